@@ -1,0 +1,1 @@
+"""Configs of public models, each with source, licence and date."""

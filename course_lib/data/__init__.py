@@ -1,0 +1,1 @@
+"""Windows, events, labels, sampler coverage and the batch audit."""

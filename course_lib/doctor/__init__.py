@@ -1,0 +1,1 @@
+"""Before the run: can it work here. After it died: why."""

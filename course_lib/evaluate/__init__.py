@@ -1,0 +1,1 @@
+"""Scores, their controls, and measurements on a GPU."""

@@ -1,0 +1,1 @@
+"""Predict, run, compare; checked exercises; progress; the learners' notebooks."""

@@ -1,0 +1,1 @@
+"""One file per task: how data, processor, model, loss and metrics are put together."""

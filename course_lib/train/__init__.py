@@ -1,0 +1,1 @@
+"""What happens inside ranks: start, train, guard, prove, save."""
