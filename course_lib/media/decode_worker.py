@@ -44,11 +44,15 @@ class Clip:
         """Presentation times in stream ticks, sorted, and the key frames, without decoding anything."""
         import numpy as np
 
-        ticks, keys, durations = [], [], []
-        for packet in self.container.demux(self.stream):
+        ticks, keys, durations, file_end_seconds = [], [], [], 0.0
+        for packet in self.container.demux():
             if packet.size == 0 or packet.is_discard:
                 continue
             tick = packet.pts if packet.pts is not None else packet.dts
+            if tick is not None:
+                file_end_seconds = max(file_end_seconds, float((tick + (packet.duration or 0)) * packet.time_base))
+            if packet.stream_index != self.stream.index:
+                continue
             if tick is None:
                 raise BadVideo("has frames without timestamps")
             ticks.append(tick)
@@ -66,13 +70,20 @@ class Clip:
         self.seconds = self.ticks * self.base - start_seconds
         gap = int(durations[order[-1]]) or (int(self.ticks[-1] - self.ticks[-2]) if len(ticks) > 1 else 0)
         self.end_seconds = float(self.seconds[-1] + gap * self.base)
-        promised = (self.container.duration or 0) / 1_000_000
-        missing_seconds = promised - self.end_seconds
-        if self.stream.frames > len(ticks) and missing_seconds > 2 * self.end_seconds / len(ticks):
+        self._refuse_truncated(file_end_seconds - start_seconds)
+
+    def _refuse_truncated(self, file_end_seconds: float) -> None:
+        """A header that promises more than all streams hold: the rest of the file was never written or copied."""
+        promised_seconds, held = (self.container.duration or 0) / 1_000_000, len(self.ticks)
+        gap_seconds = self.end_seconds / held
+        missing_seconds = promised_seconds - max(file_end_seconds, self.end_seconds)
+        if self.stream.frames > held and missing_seconds > 2 * gap_seconds:
+            raise BadVideo(f"is truncated: its header promises {self.stream.frames} frames, it holds {held}")
+        # Matroska counts no frames, and its durations are rounded: only a gap that rounding cannot explain counts.
+        if missing_seconds > max(3 * gap_seconds, 0.02 * promised_seconds):
             raise BadVideo(
-                f"the header promises {self.stream.frames} frames, the stream holds {len(ticks)} (truncated)"
+                f"is truncated: its header promises {promised_seconds:.2f} s, it holds {self.end_seconds:.2f} s"
             )
-        self.promised_seconds = promised
 
     def _first_frame(self):
         self.container.seek(int(self.ticks[0]), stream=self.stream)
@@ -184,8 +195,15 @@ class Server:
             self.send({"error": str(problem)})
         except Exception as problem:  # noqa: BLE001 - every reason travels to the asking process as one line
             self.clip = self.key = None
-            text = str(problem).strip().splitlines()
-            self.send({"error": f"{type(problem).__name__}: {text[0] if text else 'no message'}"})
+            self.send({"error": _reason(problem)})
+
+
+def _reason(problem: Exception) -> str:
+    """FFmpeg's own words without its error number and the path, which the asking side adds."""
+    if isinstance(problem, EOFError):
+        return "ends before its first frame: it holds no frame"
+    text = (getattr(problem, "strerror", None) or str(problem) or type(problem).__name__).strip()
+    return f"cannot be decoded ({text.splitlines()[0]})"
 
 
 def main() -> None:
