@@ -1,0 +1,1 @@
+"""One module per notebook: nb00.py belongs to notebooks/00_*.ipynb and holds its LESSON."""
