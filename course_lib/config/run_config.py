@@ -118,7 +118,9 @@ def load_run_config(path: Path | str, overrides: dict[str, Any] | None = None) -
         line = f" in line {mark.line + 1}" if mark else ""
         raise CourseError(f"is not valid YAML{line}", where=str(path)) from error
     if not isinstance(values, dict):
-        raise CourseError("must be a mapping of keys to values", where=str(path), fix="See examples/video_text/run.yaml")
+        raise CourseError(
+            "must be a mapping of keys to values", where=str(path), fix="See examples/video_text/run.yaml"
+        )
     for key, value in (overrides or {}).items():
         _set_dotted(values, key, value, path)
     values.pop("source", None)

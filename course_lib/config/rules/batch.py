@@ -1,0 +1,71 @@
+"""train_batch_size = micro batch x accumulation steps x data-parallel ranks (DeepSpeedConfig._batch_assertion)."""
+
+from typing import Any
+
+from course_lib.config.facts import Facts
+from course_lib.config.findings import Finding, delete, found, set_to
+
+TOTAL, MICRO, STEPS = "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
+
+
+def batch_findings(facts: Facts) -> list[Finding]:
+    findings = []
+    for key in (TOTAL, MICRO, STEPS):
+        value = facts.written.get(key)
+        if isinstance(value, float) and value != int(value):
+            edit = set_to(key, max(1, int(value)))
+            text = f"{value} has a fraction; batches are counted"
+            findings.append(found("fractional_number", "error", key, text, f"Write {max(1, int(value))}", edit))
+        elif isinstance(value, bool):
+            text = f"{str(value).lower()} counts as {int(value)} here"
+            findings.append(found("wrong_type", "note", key, text, f"Write {int(value)}", set_to(key, int(value))))
+        elif isinstance(value, int | float) and value < 1:
+            findings.append(
+                found("out_of_range", "error", key, f"{value} is below 1", "Write 1 or more", set_to(key, 1))
+            )
+    return findings or _equation(facts)
+
+
+def data_parallel_ranks(facts: Facts) -> int | None:
+    """Ranks that see different samples: all of them, less tensor and sequence parallelism."""
+    if facts.world_size is None:
+        return None
+    tensor = facts.value("tensor_parallel.autotp_size", 0)
+    sequence = facts.value("sequence_parallel_size", 1)
+    shared = (tensor if _counts(tensor) else 1) * (sequence if _counts(sequence) else 1)
+    return max(1, facts.world_size // shared)
+
+
+def _equation(facts: Facts) -> list[Finding]:
+    total, micro, steps = (facts.value(key, None) for key in (TOTAL, MICRO, STEPS))
+    ranks = data_parallel_ranks(facts)
+    if not _counts(total) or any(value is not None and not _counts(value) for value in (micro, steps)):
+        return []
+    known = (micro or 1) * (steps or 1)
+    if ranks is None:
+        fits, product = total % known == 0, f"{micro or '?'} x {steps or '?'} x ranks"
+    elif micro and steps:
+        fits, product = total == known * ranks, f"{micro} x {steps} x {ranks} = {known * ranks}"
+    else:
+        fits, product = total % (known * ranks) == 0, f"a multiple of {micro or steps or 1} x {ranks} = {known * ranks}"
+    if fits:
+        return []
+    text = f"{total} is not micro batch x accumulation steps x ranks: {product}"
+    if facts.framework == "trainer":
+        edit, fix = set_to(TOTAL, "auto"), 'Write "auto", or delete it'
+    elif micro and ranks:
+        right = known * ranks
+        edit, fix = set_to(TOTAL, right), f"Write {right}, or delete it: DeepSpeed works it out"
+    else:
+        edit, fix = (
+            (delete(TOTAL), f"Delete it and set {MICRO}") if micro else (set_to(TOTAL, known * (ranks or 1)), "")
+        )
+    return [found("batch_equation", "error", _written_key(facts), text, fix, edit)]
+
+
+def _written_key(facts: Facts) -> str:
+    return next(key for key in (TOTAL, MICRO, STEPS, TOTAL) if facts.writes(key) or key == TOTAL)
+
+
+def _counts(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 1 and value == int(value)
