@@ -4,13 +4,22 @@ Not here: producing answers (course_lib.tasks) and their text (course_lib.data.i
 """
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from course_lib.data.intervals import DECIMAL_SECONDS, Interval, ParsedAnswer, format_intervals, merge_intervals
 
 BOOTSTRAP_RESAMPLES = 2000
+CONTROLS = ("before", "after", "best_constant", "shuffled", "blank")
+"""The sets of answers that are compared, in the order in which they are always shown: the base model, the adapted
+one, the best constant answer, and the adapted one with frames shuffled between clips and with blank frames."""
+
+MIN_SAMPLES = 100
+MIN_BASE_PARSE_RATE = 0.95
+MIN_AFTER_IOU = 0.75
+MIN_MARGIN_OVER_CONSTANT = 0.30
+MAX_CONTROL_MARGIN = 0.05
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,6 +71,36 @@ class ConstantAnswer:
             "grid_seconds": self.grid_seconds,
             "candidates": self.candidates,
         }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    """One thing that a run must show before "it learned from the pixels" may be said."""
+
+    claim: str
+    value: float
+    bound: float
+    reached: bool
+
+
+def judge(scores: Mapping[str, GroundingScores]) -> tuple[Verdict, ...]:
+    """What the scores of the CONTROLS prove, claim by claim. Raises KeyError when a control is missing."""
+    before, after, constant, shuffled, blank = (scores[name] for name in CONTROLS)
+    ceiling = constant.mean_iou + MAX_CONTROL_MARGIN
+    at_least = (
+        ("held-out samples", after.samples, MIN_SAMPLES),
+        ("base answers that can be read", before.parse_rate, MIN_BASE_PARSE_RATE),
+        ("mean IoU after", after.mean_iou, MIN_AFTER_IOU),
+        ("mean IoU after, above the constant", after.mean_iou, constant.mean_iou + MIN_MARGIN_OVER_CONSTANT),
+    )
+    at_most = (
+        ("mean IoU with shuffled frames, not above the constant", shuffled.mean_iou, ceiling),
+        ("mean IoU with blank frames, not above the constant", blank.mean_iou, ceiling),
+    )
+    return (
+        *(Verdict(claim=c, value=v, bound=b, reached=v >= b) for c, v, b in at_least),
+        *(Verdict(claim=c, value=v, bound=b, reached=v <= b) for c, v, b in at_most),
+    )
 
 
 def measure_seconds(intervals: Sequence[Interval]) -> float:
