@@ -1,0 +1,94 @@
+"""CUDA kernels that the meta device has not, replaced while a step is traced by what they keep and take.
+
+- scaled_dot_product_attention: on meta torch would choose the math path; on a GPU a fused kernel runs.
+- dropout: on CUDA one fused operation that keeps a boolean mask; elsewhere a mask in the input's dtype.
+- linear: DeepSpeed's stage 3 replaces it (memory_efficient_linear), which keeps every linear's input.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from course_lib.memory.trace.recorder import Recorder
+
+
+class MemoryEfficientLinear(torch.autograd.Function):
+    """DeepSpeed 0.19.8 `LinearFunctionForZeroStage3`, without its autocast bookkeeping (which allocates nothing)."""
+
+    @staticmethod
+    def forward(ctx: Any, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        ctx.save_for_backward(input, weight, bias)
+        if input.dim() == 2 and bias is not None:
+            return torch.addmm(bias, input, weight.t())
+        output = input.matmul(weight.t())
+        if bias is not None:
+            output += bias
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: torch.Tensor) -> tuple:
+        input, weight, bias = ctx.saved_tensors
+        grad_input = grad_weight = grad_bias = None
+        if ctx.needs_input_grad[0]:
+            grad_input = grad_output.matmul(weight)
+        if ctx.needs_input_grad[1]:
+            if grad_output.dim() > 2:
+                flat = grad_output.reshape(-1, grad_output.shape[-1])
+                grad_weight = flat.t().matmul(input.reshape(-1, input.shape[-1]))
+            else:
+                grad_weight = grad_output.t().matmul(input)
+        if bias is not None and ctx.needs_input_grad[2]:
+            grad_bias = grad_output.sum(list(range(grad_output.dim() - 1)))
+        return grad_input, grad_weight, grad_bias
+
+
+def _attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """The fused kernel that torch's CUDA dispatcher picks for half precision (`sdp_utils.cpp`)."""
+    aten = torch.ops.aten
+    needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
+    if attn_mask is None and query.dtype in (torch.bfloat16, torch.float16):
+        return aten._scaled_dot_product_cudnn_attention(
+            query, key, value, None, needs_grad, dropout_p, is_causal, False, scale=scale
+        )[0]
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        zero = torch.zeros((), dtype=query.dtype, device=query.device)
+        attn_mask = torch.where(attn_mask, zero, torch.full_like(zero, float("-inf")))
+    if attn_mask is not None:
+        attn_mask = attn_mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+    return aten._scaled_dot_product_efficient_attention(
+        query, key, value, attn_mask, needs_grad, dropout_p, is_causal, scale=scale
+    )[0]
+
+
+def _dropout(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
+    if not training or p == 0:
+        return input
+    return torch.ops.aten.native_dropout(input, p, True)[0]
+
+
+@contextlib.contextmanager
+def cuda_kernels(recorder: Recorder, *, memory_efficient_linear: bool) -> Iterator[None]:
+    """Stand-ins in place of torch's functions while the block runs."""
+    saved = (F.scaled_dot_product_attention, F.dropout, F.linear)
+    F.scaled_dot_product_attention = _attention
+    F.dropout = _dropout
+    if memory_efficient_linear:
+        F.linear = lambda input, weight, bias=None: MemoryEfficientLinear.apply(input, weight, bias)
+    try:
+        yield
+    finally:
+        F.scaled_dot_product_attention, F.dropout, F.linear = saved

@@ -1,0 +1,159 @@
+"""Every storage that aten operations make and drop, in order: the raw material of the activation account.
+
+Tensors on the meta device carry shapes only. Tensors on the CPU carry real values: ids, positions, grids and masks
+that model code reads (`.tolist()`, boolean indexing). An operation that mixes both runs on meta; both count as GPU
+memory, because in a run both live there.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+ALLOC, FREE, MARK = 0, 1, 2
+
+
+class Recorder(TorchDispatchMode):
+    """A dispatch mode whose `events` are (ALLOC, slot, bytes), (FREE, slot) and (MARK, label) tuples.
+
+    Storages known before (`ignore`) and views of known storages make no event. A storage's FREE comes when its last
+    reference goes, exactly where the CUDA allocator would get the block back on a single stream.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.events: list[tuple] = []
+        self.sizes: list[int] = []
+        self.operations: list[str] = []
+        self._slots: dict[int, int] = {}
+        self._known: dict[int, Any] = {}
+        self._watch: dict[int, Any] = {}
+
+    def ignore(self, tensors: Any) -> None:
+        """Count none of these tensors: weights, buffers, the batch."""
+        for tensor in tensors:
+            storage = tensor.untyped_storage()
+            self._known[storage._cdata] = storage
+
+    def mark(self, label: Any) -> None:
+        """Put a label between events."""
+        self.events.append((MARK, label))
+
+    def slot_of(self, tensor: torch.Tensor) -> int | None:
+        """The slot that `tensor`'s storage was recorded under, or None."""
+        return self._slots.get(tensor.untyped_storage()._cdata)
+
+    def scratch(self, nbytes: int) -> None:
+        """Record memory that a kernel takes and gives back inside one operation."""
+        if nbytes > 0:
+            slot = self._new_slot(nbytes, "scratch")
+            self.events.append((FREE, slot))
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.ops.aten._to_copy.default and not args[0].is_meta and kwargs.get("device") == _META:
+            # On a GPU this copy would not happen: ids and masks are there already. Keep their values.
+            kwargs = {k: v for k, v in kwargs.items() if k not in ("device", "non_blocking")}
+            if kwargs.get("dtype") in (None, args[0].dtype):
+                return args[0]
+        elif _mixes_devices(args, kwargs):
+            shadow = _shadow_index if func in _INDEXING else _shadow
+            args = tuple(_to_meta(a, shadow) for a in args)
+            kwargs = {k: _to_meta(v, shadow) for k, v in kwargs.items()}
+        out = func(*args, **kwargs)
+        if isinstance(out, torch.Tensor):
+            self._note(out, func)
+        elif isinstance(out, (tuple, list)):
+            for item in out:
+                if isinstance(item, torch.Tensor):
+                    self._note(item, func)
+        if func in _SCRATCH:
+            self.scratch(_SCRATCH[func](out))
+        return out
+
+    def _note(self, tensor: torch.Tensor, func: Any) -> None:
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self._slots or key in self._known:
+            return
+        slot = self._new_slot(storage.nbytes(), func.__name__)
+        self._slots[key] = slot
+
+        def gone(_: Any, key: int = key, slot: int = slot) -> None:
+            self._slots.pop(key, None)
+            self.events.append((FREE, slot))
+
+        self._watch[slot] = weakref.ref(storage, gone)
+
+    def _new_slot(self, nbytes: int, operation: str) -> int:
+        slot = len(self.sizes)
+        self.sizes.append(nbytes)
+        self.operations.append(operation)
+        self.events.append((ALLOC, slot, nbytes))
+        return slot
+
+
+def _mixes_devices(args: tuple, kwargs: dict) -> bool:
+    meta = cpu = False
+    for value in (*args, *kwargs.values()):
+        for item in value if isinstance(value, (tuple, list)) else (value,):
+            if isinstance(item, torch.Tensor):
+                if item.is_meta:
+                    meta = True
+                else:
+                    cpu = True
+    return meta and cpu
+
+
+def _to_meta(value: Any, shadow: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value if value.is_meta else shadow(value)
+    if isinstance(value, (tuple, list)):
+        items = []
+        for item in value:
+            made = _to_meta(item, shadow)
+            # A boolean mask over n dimensions indexes as n lists of positions.
+            items.extend(made if isinstance(made, _Places) else [made])
+        return items
+    return value
+
+
+class _Places(list):
+    """Index tensors that stand for one boolean mask."""
+
+
+def _shadow(value: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+
+
+def _shadow_index(value: torch.Tensor) -> Any:
+    if value.dtype != torch.bool:
+        return _shadow(value)
+    count = int(value.sum())
+    return _Places(torch.empty(count, dtype=torch.int64, device="meta") for _ in range(value.dim()))
+
+
+_META = torch.device("meta")
+_aten = torch.ops.aten
+_INDEXING = (
+    _aten.index.Tensor,
+    _aten.index_put.default,
+    _aten.index_put_.default,
+    _aten._index_put_impl_.default,
+    _aten._unsafe_index_put.default,
+)
+
+
+def _masked_scatter_scratch(out: torch.Tensor) -> int:
+    """int64 prefix sums of the expanded mask and its contiguous copy (ATen masked_scatter_cuda)."""
+    return 9 * out.numel()
+
+
+_SCRATCH = {
+    _aten.masked_scatter.default: _masked_scatter_scratch,
+    _aten.masked_scatter_.default: _masked_scatter_scratch,
+}
+"""Operations whose CUDA kernel takes memory and gives it back: bytes from the operation's output."""

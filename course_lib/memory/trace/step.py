@@ -1,0 +1,234 @@
+"""One forward and backward of a short model on meta tensors, cut into segments at block boundaries.
+
+Not here: giving the segments their real number of layers (expand.py), what the training engine adds (engine/).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from course_lib.memory.inputs import make_batch
+from course_lib.memory.trace.kernels import cuda_kernels
+from course_lib.memory.trace.recorder import MARK, Recorder
+
+if TYPE_CHECKING:
+    from course_lib.memory.case import MemoryCase
+    from course_lib.shapes.parameters import ModelShape
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """A block begins: `stage` is F (forward) or B (backward), `at` its place in the short stack."""
+
+    stage: str
+    stack: str
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Where in the model the following allocations happen: vision, embeddings, head, loss …"""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class GradientReady:
+    """A parameter's gradient is complete; `slot` holds it."""
+
+    template: int
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleEdge:
+    """A module that owns parameters is entered (before) or left (after) in forward or backward."""
+
+    templates: tuple[int, ...]
+    before: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepTrace:
+    """Events of one step of the short model; see recorder.py for their form."""
+
+    events: list[tuple]
+    sizes: list[int]
+    operations: list[str]
+    batch_bytes: int
+    kept_slots: frozenset[int]
+    """Slots that the step's output object holds (logits and loss)."""
+
+
+FORWARD_ENDS = "forward_ends"
+BACKWARD_ENDS = "backward_ends"
+
+
+def trace_step(shape: ModelShape, case: MemoryCase, *, memory_efficient_linear: bool, edges: bool) -> StepTrace:
+    """Run one training step of `shape.short` under a Recorder.
+
+    Args:
+        memory_efficient_linear: DeepSpeed stage 3 replaces F.linear. edges: also mark modules that own parameters
+            (needed where parameters are fetched and released: several ranks or parameters on the CPU).
+    """
+    model = shape.short
+    _prepare(model, case)
+    batch = make_batch(case, shape.config, device="cpu", pixel_device="meta")
+    recorder = Recorder()
+    for tensors in (model.parameters(), model.buffers(), batch.values()):
+        recorder.ignore(tensors)
+    with contextlib.ExitStack() as stack, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        stack.enter_context(_boundaries(shape, recorder))
+        stack.enter_context(_gradient_hooks(model, recorder))
+        if edges:
+            stack.enter_context(_module_edges(model, recorder))
+        stack.enter_context(cuda_kernels(recorder, memory_efficient_linear=memory_efficient_linear))
+        stack.enter_context(recorder)
+        output = model(**batch, use_cache=False)
+        loss = output.loss
+        kept = frozenset(
+            slot for t in output.values() if isinstance(t, torch.Tensor) for slot in [recorder.slot_of(t)] if slot is not None
+        )
+        if not case.outputs_kept:
+            del output
+        recorder.mark(FORWARD_ENDS)
+        loss.backward()
+        recorder.mark(BACKWARD_ENDS)
+        events = list(recorder.events)
+    for parameter in model.parameters():
+        parameter.grad = None
+    return StepTrace(
+        events=events,
+        sizes=recorder.sizes,
+        operations=recorder.operations,
+        batch_bytes=sum(t.untyped_storage().nbytes() for t in batch.values()),
+        kept_slots=kept,
+    )
+
+
+def _prepare(model: torch.nn.Module, case: MemoryCase) -> None:
+    """As a run would: adapters cast to the compute dtype by the engine, checkpointing on, inputs requiring grad."""
+    dtype = getattr(torch, case.dtype)
+    for parameter in model.parameters():
+        # deepspeed.initialize casts the whole module (engine._cast_module_mixed_precision).
+        if parameter.is_floating_point() and parameter.dtype != dtype:
+            parameter.data = parameter.data.to(dtype)
+    model.config.use_cache = False
+    if case.gradient_checkpointing:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            model.enable_input_require_grads()
+    if case.loss == "supervised_positions":
+        from course_lib.models.supervised_loss import use_supervised_positions
+
+        use_supervised_positions(model)
+    model.train()
+
+
+@contextlib.contextmanager
+def _boundaries(shape: ModelShape, recorder: Recorder) -> Iterator[None]:
+    """Mark where each block's forward and backward begin, and the regions around the stacks."""
+    handles = []
+    for stack in shape.stacks:
+        layers = shape.short.get_submodule(shape.stack_path(stack.name))
+        for at, layer in enumerate(layers):
+            handles += _watch_block(layer, recorder, stack.name, at)
+        handles.append(layers[-1].register_forward_hook(_end_of_stack(recorder, stack.name)))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _watch_block(layer: torch.nn.Module, recorder: Recorder, stack: str, at: int) -> list[Any]:
+    entered = {"done": False}
+
+    def before(module: Any, args: tuple, kwargs: dict) -> None:
+        # Under checkpointing the block is entered again in backward; that belongs to its backward segment.
+        if entered["done"]:
+            return
+        entered["done"] = True
+        recorder.mark(Boundary("F", stack, at))
+        hidden = args[0] if args else kwargs.get("hidden_states")
+        if at == 0 and isinstance(hidden, torch.Tensor) and hidden.requires_grad:
+            hidden.register_hook(lambda grad: recorder.mark(Boundary("end", stack, -1)))
+
+    def after(module: Any, args: tuple, output: Any) -> None:
+        hidden = output[0] if isinstance(output, tuple) else output
+        if torch._C._current_graph_task_id() == -1 and hidden.requires_grad:
+            hidden.register_hook(lambda grad: recorder.mark(Boundary("B", stack, at)))
+
+    return [layer.register_forward_pre_hook(before, with_kwargs=True), layer.register_forward_hook(after)]
+
+
+def _end_of_stack(recorder: Recorder, stack: str) -> Any:
+    done = {"once": False}
+
+    def mark(*_: Any) -> None:
+        if not done["once"]:
+            done["once"] = True
+            recorder.mark(Boundary("end", stack, -1))
+
+    return mark
+
+
+@contextlib.contextmanager
+def _gradient_hooks(model: torch.nn.Module, recorder: Recorder) -> Iterator[None]:
+    handles = []
+    for template, parameter in enumerate(model.parameters()):
+        if not parameter.requires_grad:
+            continue
+
+        def ready(p: torch.Tensor, template: int = template) -> None:
+            slot = recorder.slot_of(p.grad)
+            if slot is not None:
+                recorder.mark(GradientReady(template, slot))
+
+        handles.append(parameter.register_post_accumulate_grad_hook(ready))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextlib.contextmanager
+def _module_edges(model: torch.nn.Module, recorder: Recorder) -> Iterator[None]:
+    """Marks around every module that owns parameters, in forward, in recomputation and in backward."""
+    number = {id(p): i for i, p in enumerate(model.parameters())}
+    handles = []
+    for module in model.modules():
+        own = tuple(number[id(p)] for p in module.parameters(recurse=False))
+        if own:
+            handles += _edge_hooks(module, own, recorder)
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _edge_hooks(module: torch.nn.Module, own: tuple[int, ...], recorder: Recorder) -> list[Any]:
+    def before(*_: Any) -> None:
+        recorder.mark(ModuleEdge(own, True))
+
+    def after(module: Any, args: tuple, output: Any) -> None:
+        recorder.mark(ModuleEdge(own, False))
+        tensor = output[0] if isinstance(output, tuple) else output
+        if isinstance(tensor, torch.Tensor) and tensor.requires_grad and tensor.grad_fn is not None:
+            tensor.grad_fn.register_prehook(lambda *_: recorder.mark(ModuleEdge(own, True)))
+            tensor.grad_fn.register_hook(lambda *_: recorder.mark(ModuleEdge(own, False)))
+
+    return [module.register_forward_pre_hook(before), module.register_forward_hook(after)]
+
+
+__all__ = ["BACKWARD_ENDS", "FORWARD_ENDS", "MARK", "Boundary", "GradientReady", "ModuleEdge", "StepTrace", "trace_step"]
