@@ -22,7 +22,7 @@ BUILD = "from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder as B; B().
 
 @dataclass(kw_only=True, slots=True)
 class OpBuild:
-    """A build that may still be running, or a compiled operator that was there before."""
+    """A build that may still be running; no process where the system needs no operator."""
 
     process: subprocess.Popen | None = None
     log: Path | None = None
@@ -54,17 +54,18 @@ class OpBuild:
 
 
 def operator_built() -> bool:
-    """True when the compiled operator is in the folder where the ranks look for it, or the system needs none."""
-    return not sys.platform.startswith("linux") or (extensions_folder() / OPERATOR / f"{OPERATOR}.so").exists()
+    """True when a compiled operator lies in the folder where the ranks look for it."""
+    return (extensions_folder() / OPERATOR / f"{OPERATOR}.so").exists()
 
 
 def prepare_cpu_ranks() -> OpBuild:
-    """Start compiling DeepSpeed's CPU operator in the background if it is not there yet; returns at once.
+    """Start compiling DeepSpeed's CPU operator in the background; returns at once.
 
+    A compiled one is loaded for a check, in seconds: only ninja knows whether it is still up to date.
     Raises CourseError when there is no C++ compiler.
     """
-    if operator_built():
-        print("DeepSpeed's operator for CPU ranks is already compiled.")
+    if not sys.platform.startswith("linux"):
+        print("DeepSpeed needs no operator for CPU ranks on this system.")
         return OpBuild()
     if not any(shutil.which(compiler) for compiler in ("g++", "c++", "clang++")):
         fix = "Install one (Debian, Ubuntu, WSL: apt-get install g++), then run this cell again"
@@ -81,5 +82,8 @@ def prepare_cpu_ranks() -> OpBuild:
         )
     # A closed notebook takes its compilers with it.
     atexit.register(end_group, process)
-    print("DeepSpeed compiles one operator in the background, once per environment (1 to 3 minutes). Read on.")
+    if operator_built():
+        print("DeepSpeed's operator for CPU ranks was compiled before; it is checked in the background.")
+    else:
+        print("DeepSpeed compiles one operator in the background, once per environment (1 to 3 minutes). Read on.")
     return OpBuild(process=process, log=log)

@@ -91,7 +91,8 @@ def bars_svg(
     largest = max([sum(bar.values()) for bar in bars.values()] + [capacity_bytes or 0])
     unit = next((name for name in ("GiB", "MiB") if largest >= UNITS[name]), "KiB")
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "course", "hatch.linewidth": 0.8}):
-        figure = Figure(figsize=(7.2, 1.3 + 0.5 * len(bars)), layout="constrained")
+        height = max(1.3 + 0.5 * len(bars), 0.35 + 0.2 * len(used_parts(bars)))
+        figure = Figure(figsize=(7.2, height), layout="constrained")
         axes = figure.add_subplot()
         for part in used_parts(bars):
             colour, hatch = PARTS[part]
@@ -123,7 +124,7 @@ def bars_svg(
         axes.set_xlim(0, largest / UNITS[unit] * 1.04 or 1)
         axes.set_xlabel(unit)
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.02), frameon=False, fontsize=8, handleheight=1.4)
+        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.02), frameon=False, fontsize=8, handleheight=1.2, labelspacing=0.4)
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None}, facecolor="white")
     svg = buffer.getvalue()

@@ -243,6 +243,7 @@ def count_held(engine) -> HeldBytes:
 
     import torch
 
+    gc.collect()  # the buckets of the reduction just done may wait in reference cycles
     parameters, zero = list(engine.module.parameters()), engine.optimizer
     weights = [getattr(p, "ds_tensor", p) for p in parameters]
     gradients = [p.grad for p in parameters] + [getattr(zero, "grad_partitions_flat_buffer", None)]
