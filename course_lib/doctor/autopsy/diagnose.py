@@ -1,0 +1,105 @@
+"""From events to one diagnosis: all detectors speak, the first in the order of precedence is the verdict."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from course_lib.doctor.autopsy import collectives, deaths, gpu_memory, learning, pace
+from course_lib.doctor.autopsy.advice import advice_for
+from course_lib.doctor.autopsy.events import Log, read_events
+from course_lib.doctor.autopsy.findings import VERDICTS, Finding
+from course_lib.doctor.autopsy.sources import gather
+from course_lib.doctor.autopsy.timing import Timing, eta_seconds, measure
+
+QUIET = ("healthy", "unknown")
+"""Verdicts that are not findings: exit code 0."""
+TRAINING_WORDS = re.compile(
+    r"\btorch|transformers|deepspeed|\bpeft\b|accelerate|\[rank\d|ProcessGroup|NCCL|gloo|local_rank|safetensors|\btrl\b|"
+    r"llamafactory|\bswift\b|CUDA|\btrain\w*\.py|torchrun|trainer|DataLoader|python",
+    re.I,
+)  # fmt: skip
+
+
+def diagnose(paths: Iterable[Path], settings: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The record that `course doctor --json` prints; see docs/doctor.md for its keys.
+
+    Args:
+        paths: files or folders of one run. settings: max_steps, resumed_from, save_steps, eval_steps,
+            save_total_limit, early_stopping_patience where the log does not say them.
+    """
+    log = read_events(gather(paths), settings)
+    timing = measure(log)
+    findings = detect(log, timing)
+    chosen = findings[0]
+    return _record(log, timing, chosen, also=[finding.verdict for finding in findings[1:]])
+
+
+def detect(log: Log, timing: Timing) -> list[Finding]:
+    """All findings, in their order of precedence; healthy or unknown when there is none."""
+    if not _is_training(log):
+        return [Finding(verdict="unknown", evidence=[])]
+    found = [
+        deaths.detect_shm(log),
+        deaths.detect_disk(log),
+        gpu_memory.detect(log),
+        deaths.detect_host(log),
+        deaths.detect_damage(log),
+        collectives.detect(log),
+        deaths.detect_death(log),
+        learning.detect_no_steps(log),
+        learning.detect_masked(log),
+        learning.detect_nan(log),
+        pace.detect_clock(log, timing),
+        pace.detect_straggler(log, _by_rank(log)),
+        pace.detect_stall(log, timing),
+        learning.detect_early_stop(log),
+    ]
+    spoken = sorted((f for f in found if f), key=lambda finding: VERDICTS.index(finding.verdict))
+    return spoken or [Finding(verdict="healthy" if log.is_training_log else "unknown", evidence=[])]
+
+
+def _is_training(log: Log) -> bool:
+    """Whether anything in the text belongs to training; a web server's errors are none of ours."""
+    if log.events or log.damaged_files:
+        return True
+    return any(TRAINING_WORDS.search(line.text) for line in log.notable)
+
+
+def _by_rank(log: Log) -> dict[int, Timing]:
+    """Each rank's own pace, when ranks logged their own times (a folder of rank logs)."""
+    ranks = sorted({e.line.rank for e in log.events if e.line.rank is not None and e.seconds is not None})
+    if len(ranks) < 2:
+        return {}
+    return {rank: measure(replace(log, events=[e for e in log.events if e.line.rank == rank])) for rank in ranks}
+
+
+def _record(log: Log, timing: Timing, finding: Finding, also: list[str]) -> dict[str, Any]:
+    eta = eta_seconds(log, timing) if finding.verdict not in VERDICTS[: VERDICTS.index("no_steps") + 1] else None
+    pace_seconds = timing.seconds_per_step
+    return {
+        "verdict": finding.verdict,
+        "phase": finding.phase,
+        "cause": finding.cause or None,
+        "numbers": finding.numbers,
+        "ranks": finding.ranks,
+        "at_steps": finding.at_steps,
+        "seconds_per_step": None if pace_seconds is None else round(pace_seconds, 4),
+        "eta_seconds": None if eta is None else round(eta, 1),
+        "step": log.last_step,
+        "max_steps": log.total_steps,
+        "evidence": finding.evidence or _progress(log, timing),
+        "advice": advice_for(finding, log),
+        "also": also,
+        "files": [source.name for source in log.sources] or ["trainer_state.json"] * len(log.states),
+    }
+
+
+def _progress(log: Log, timing: Timing) -> list[str]:
+    """What a healthy log says of itself."""
+    if log.last_step is None:
+        return []
+    of = f" of {log.total_steps}" if log.total_steps else ""
+    speed = f", {timing.seconds_per_step:.3g} s per step" if timing.seconds_per_step else ""
+    return [f"step {log.last_step}{of}{speed}"]

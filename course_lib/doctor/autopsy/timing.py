@@ -1,0 +1,259 @@
+"""Seconds per step without the stalls, the stalls, jumps of the clock, and the time that is left.
+
+The ordinary pace is taken from the intervals near the lower quartile, so that saving and evaluating do not
+count, however often they happen; they are added to the estimate at the rate at which they occur.
+"""
+
+import itertools
+from dataclasses import dataclass, field
+
+from course_lib.doctor.autopsy.events import Event, Line, Log
+
+STALL_SECONDS = 60.0
+"""A pause shorter than this is nobody's problem."""
+STALL_TIMES_PACE = 3.0
+BAR_RESOLUTION_SECONDS = 3.0
+"""tqdm writes whole seconds: shorter intervals say little about the pace."""
+RESTART_SLACK_SECONDS = 120.0
+CLOCKS = ("row", "bar", "wall")
+EPOCH_SECONDS = 1e8
+"""Above this a 'time' is a date (seconds since 1970), not a duration."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Point:
+    step: int
+    seconds: float
+    line: Line
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Interval:
+    """From one logged step to the next, within one start of the run."""
+
+    first: Point
+    last: Point
+
+    @property
+    def steps(self) -> int:
+        return self.last.step - self.first.step
+
+    @property
+    def seconds(self) -> float:
+        return self.last.seconds - self.first.seconds
+
+    @property
+    def pace(self) -> float:
+        return self.seconds / self.steps
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stall:
+    """An interval that took much longer than its steps explain."""
+
+    interval: Interval
+    extra_seconds: float
+    at_step: int
+    reason: str
+    """'save', 'eval', 'save and eval', or '' when nothing was due."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Timing:
+    """What the times of a log say; `seconds_per_step` is None when they say nothing."""
+
+    intervals: list[Interval] = field(default_factory=list)
+    seconds_per_step: float | None = None
+    stalls: list[Stall] = field(default_factory=list)
+    backward: list[Interval] = field(default_factory=list)
+    elapsed_seconds: float = 0.0
+    last_step: int | None = None
+
+    @property
+    def stalled_share(self) -> float:
+        """Part of the elapsed time that was spent in stalls."""
+        lost = sum(stall.extra_seconds for stall in self.stalls)
+        return lost / self.elapsed_seconds if self.elapsed_seconds else 0.0
+
+
+def measure(log: Log) -> Timing:
+    """Timing of the clock that has the most points (one rank's, when several ranks logged the same)."""
+    timing = Timing(last_step=log.last_step)
+    points = _points(log)
+    if not points:
+        return timing
+    runs = [_without_skip(run, log.resumed_from) for run in _starts(points, log, timing)]
+    for run in runs:
+        timing.intervals += _intervals(run)
+    if not timing.intervals and log.resumed_from is not None:
+        timing.intervals = _intervals(_with_origin(runs[-1], log.resumed_from))
+    if not timing.intervals:
+        timing.intervals = _intervals(_with_origin(runs[-1], 0))
+    last_run = [i for i in timing.intervals if i.first.line.source == runs[-1][-1].line.source and i.first in runs[-1]]
+    timing.seconds_per_step = ordinary_pace(last_run) or ordinary_pace(timing.intervals)
+    timing.elapsed_seconds = sum(i.seconds for i in timing.intervals)
+    if timing.seconds_per_step:
+        due = due_steps(log)
+        found = [_stall(interval, timing.seconds_per_step, due) for interval in timing.intervals]
+        # The first interval is slow in every run (compiling, warming caches) unless something was due in it.
+        timing.stalls = [s for n, s in enumerate(found) if s and (n or s.reason)]
+    return timing
+
+
+def _points(log: Log) -> list[Point]:
+    """(step, seconds) of the best clock, first sight of each step, in file order."""
+    by_clock: dict[tuple[str, str, int | None], list[Event]] = {}
+    for event in log.events:
+        timed = event.step is not None and event.seconds is not None
+        if timed and (event.kind == "train" or (event.kind == "bar" and event.phase == "train")):
+            by_clock.setdefault((event.clock, event.line.source, event.line.rank), []).append(event)
+    if not by_clock:
+        return []
+    # Rows carry fractions of a second and bars whole ones; a stamp may stand minutes after its step.
+    best = max(by_clock.items(), key=lambda item: (min(len(item[1]), 3), -CLOCKS.index(item[0][0]), len(item[1])))
+    return [Point(step=e.step, seconds=e.seconds, line=e.line) for e in best[1]]
+
+
+def _starts(points: list[Point], log: Log, timing: Timing) -> list[list[Point]]:
+    """Split at restarts; note where the clock ran backwards without one."""
+    resumes = [(e.line.source, e.line.number) for e in log.of("marker") if e.values.get("resume")]
+    pace = _rough_pace(points)
+    runs: list[list[Point]] = [[points[0]]]
+    for point in points[1:]:
+        before = runs[-1][-1]
+        if point.step == before.step:
+            continue
+        marked = any(s == point.line.source and before.line.number < n < point.line.number for s, n in resumes)
+        if point.step < before.step or marked or before.step == log.resumed_from:
+            runs.append([point])
+        elif point.seconds < before.seconds:
+            fresh = point.seconds <= min(
+                before.seconds / 2, STALL_TIMES_PACE * pace * (point.step - before.step) + RESTART_SLACK_SECONDS
+            )
+            if not fresh:
+                timing.backward.append(Interval(first=before, last=point))
+            runs.append([point])
+        else:
+            runs[-1].append(point)
+    return [_merged(run) for run in runs]
+
+
+def _rough_pace(points: list[Point]) -> float:
+    paces = sorted(
+        (b.seconds - a.seconds) / (b.step - a.step)
+        for a, b in itertools.pairwise(points)
+        if b.step > a.step and b.seconds > a.seconds
+    )
+    return paces[len(paces) // 4] if paces else 0.0
+
+
+def _merged(run: list[Point]) -> list[Point]:
+    """Points far enough apart for whole seconds to be exact enough; rows with fractions stay as they are."""
+    if any(point.seconds != int(point.seconds) for point in run):
+        return run
+    kept = [run[0]]
+    for point in run[1:]:
+        if point.seconds - kept[-1].seconds >= BAR_RESOLUTION_SECONDS:
+            kept.append(point)
+    return kept
+
+
+def _without_skip(run: list[Point], resumed_from: int | None) -> list[Point]:
+    """Without a resumed bar's leap over the steps that an earlier run did: 0/1000 [00:00], then 501/1000 [00:09]."""
+    if resumed_from is not None and run[0].step < resumed_from <= run[-1].step:
+        later = [point for point in run if point.step > resumed_from]
+        return _with_origin(later, resumed_from) if later else run[-1:]
+    if len(run) > 2 and run[0].step == 0 and run[1].step > 10 * (run[2].step - run[1].step):
+        return run[1:]
+    return run
+
+
+def _with_origin(run: list[Point], origin_step: int) -> list[Point]:
+    """With so few points that the start of the run must serve as one (durations only, not dates)."""
+    if run[0].step > origin_step and 0 < run[0].seconds < EPOCH_SECONDS:
+        return [Point(step=origin_step, seconds=0.0, line=run[0].line), *run]
+    return run
+
+
+def _intervals(run: list[Point]) -> list[Interval]:
+    return [Interval(first=a, last=b) for a, b in itertools.pairwise(run) if b.step > a.step and b.seconds >= a.seconds]
+
+
+def ordinary_pace(intervals: list[Interval]) -> float | None:
+    """Seconds per step over the intervals whose pace is within 1.5 of the lower quartile."""
+    paces = sorted(i.pace for i in intervals)
+    if not paces:
+        return None
+    quartile = paces[len(paces) // 4]
+    ordinary = [i for i in intervals if i.pace <= 1.5 * quartile]
+    pace = sum(i.seconds for i in ordinary) / sum(i.steps for i in ordinary)
+    return pace or None
+
+
+def due_steps(log: Log) -> dict[str, set[int] | int]:
+    """For 'save' and 'eval': the period when the settings give it, else the steps at which the log shows one."""
+    due: dict[str, set[int] | int] = {}
+    for name in ("save", "eval"):
+        period = log.settings.get(f"{name}_steps")
+        if isinstance(period, float | int) and period >= 1:
+            due[name] = int(period)
+            continue
+        seen = {e.step for e in log.events if e.step and (e.phase == name or (name == "eval" and e.kind == "eval"))}
+        if seen:
+            due[name] = seen
+    return due
+
+
+def _due_in(due: set[int] | int, first: int, last: int) -> int | None:
+    """The step in [first, last] at which it was due: the last one if it is, else the first, else one between."""
+    if isinstance(due, int):
+        if last % due == 0:
+            return last
+        return first if first and first % due == 0 else (last // due * due if last // due * due > first else None)
+    inside = [step for step in due if first <= step <= last]
+    return max(inside, default=None)
+
+
+def _stall(interval: Interval, pace: float, due: dict[str, set[int] | int]) -> Stall | None:
+    extra = interval.seconds - pace * interval.steps
+    if extra < STALL_SECONDS or interval.seconds < STALL_TIMES_PACE * pace * interval.steps:
+        return None
+    found = {
+        name: step
+        for name, when in due.items()
+        if (step := _due_in(when, interval.first.step, interval.last.step)) is not None
+    }
+    at_step = max(found.values(), default=interval.last.step)
+    reason = " and ".join(name for name in ("save", "eval") if found.get(name) == at_step)
+    return Stall(interval=interval, extra_seconds=extra, at_step=at_step, reason=reason)
+
+
+def eta_seconds(log: Log, timing: Timing) -> float | None:
+    """Seconds until max_steps: ordinary steps, and the stalls that are still due at what they cost so far.
+
+    None when the run is over, or when the log does not say how many steps there are or how long one takes.
+    """
+    total, step, pace = log.total_steps, timing.last_step, timing.seconds_per_step
+    if not total or step is None or pace is None or step >= total or log.of("summary"):
+        return None
+    left = (total - step) * pace
+    if not timing.stalls or not timing.intervals:
+        return left
+    cost = sum(s.extra_seconds for s in timing.stalls) / len(timing.stalls)
+    seen = sum(i.steps for i in timing.intervals)
+    period = _stall_period(log, timing)
+    count = total // period - step // period if period else len(timing.stalls) / seen * (total - step)
+    return left + cost * count
+
+
+def _stall_period(log: Log, timing: Timing) -> int | None:
+    """The save_steps or eval_steps that the stalls follow."""
+    steps = [stall.at_step for stall in timing.stalls]
+    periods = [
+        int(log.settings[name])
+        for name in ("save_steps", "eval_steps")
+        if isinstance(log.settings.get(name), int | float) and log.settings[name] >= 1
+    ]
+    fitting = [p for p in periods if steps and all(step % p == 0 for step in steps)]
+    # The longest period that explains every stall: with save 100 and eval 50, stalls at 100 and 200 are the save's.
+    return max(fitting, default=None)
