@@ -36,14 +36,7 @@ def _oom_host(finding: Finding, log: Log) -> list[str]:
         finding.phase or "",
         "Host RAM ran out: fewer data-loader workers, less offloading, or a machine with more RAM per rank",
     )
-    kernel = (
-        []
-        if finding.facts.get("said_so")
-        else [
-            "Exit code -9 is SIGKILL; confirm that it was the kernel for lack of RAM: dmesg -T | grep -i 'killed "
-            "process'"
-        ]
-    )
+    kernel = "Exit code -9 is SIGKILL; was it the kernel, for lack of RAM? See: dmesg -T | grep -i 'killed process'"
     return [
         first,
         *([] if finding.facts.get("said_so") else [kernel]),
