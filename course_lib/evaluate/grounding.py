@@ -121,6 +121,11 @@ def temporal_iou(truth: Sequence[Interval], answer: Sequence[Interval]) -> float
     return 1.0 if truth == answer else both / (measure_seconds(truth) + measure_seconds(answer) - both)
 
 
+def answer_iou(truth: Sequence[Interval], answer: ParsedAnswer) -> float:
+    """IoU of one answer; 0 unless its text could be read whole, also where the truth is "none"."""
+    return temporal_iou(truth, answer.intervals) if answer.status == "ok" else 0.0
+
+
 def score_answers(
     truths: Sequence[Sequence[Interval]],
     answers: Sequence[ParsedAnswer],
@@ -140,10 +145,7 @@ def score_answers(
     if not truths or len(truths) != len(answers) or (groups is not None and len(groups) != len(truths)):
         lengths = f"{len(truths)} truths, {len(answers)} answers, {'no' if groups is None else len(groups)} groups"
         raise ValueError(f"as many answers as truths are needed, at least one: got {lengths}")
-    ious = tuple(
-        temporal_iou(truth, answer.intervals) if answer.status == "ok" else 0.0
-        for truth, answer in zip(truths, answers, strict=True)
-    )
+    ious = tuple(answer_iou(truth, answer) for truth, answer in zip(truths, answers, strict=True))
     low, high = bootstrap_interval(ious, groups, seed=seed)
     statuses = Counter(answer.status for answer in answers)
     return GroundingScores(

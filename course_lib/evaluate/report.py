@@ -12,7 +12,7 @@ from typing import Any
 
 from course_lib.data.intervals import Interval, ParsedAnswer, format_intervals
 from course_lib.errors import CourseError
-from course_lib.evaluate.grounding import CONTROLS, ConstantAnswer, GroundingScores, judge, temporal_iou
+from course_lib.evaluate.grounding import CONTROLS, ConstantAnswer, GroundingScores, answer_iou, judge
 from course_lib.evaluate.grounding_figures import clips_figure, scores_figure
 from course_lib.files import write_json, write_text
 
@@ -49,7 +49,7 @@ class ClipRow:
             "question": self.question,
             "truth": format_intervals(self.truth),
             **{
-                name: {"text": text, "status": answer.status, "iou": _iou(self.truth, answer)}
+                name: {"text": text, "status": answer.status, "iou": answer_iou(self.truth, answer)}
                 for name, text, answer in (
                     ("before", self.before_text, self.before),
                     ("after", self.after_text, self.after),
@@ -158,10 +158,6 @@ figure { margin: 1rem 0 } svg, video { max-width: 100%; height: auto }
 """
 
 
-def _iou(truth: Sequence[Interval], answer: ParsedAnswer) -> float:
-    return temporal_iou(truth, answer.intervals) if answer.status == "ok" else 0.0
-
-
 def _score_row(name: str, scores: GroundingScores) -> list[str]:
     return [
         name,
@@ -181,9 +177,9 @@ def _clip_cells(row: ClipRow) -> list[str]:
         row.question,
         format_intervals(row.truth),
         row.before_text,
-        f"{_iou(row.truth, row.before):.2f}",
+        f"{answer_iou(row.truth, row.before):.2f}",
         row.after_text,
-        f"{_iou(row.truth, row.after):.2f}",
+        f"{answer_iou(row.truth, row.after):.2f}",
     ]
 
 
