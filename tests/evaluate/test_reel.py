@@ -1,5 +1,7 @@
 """The reel, decoded again: what is kept is bright, what is cut is dim, and the bars stand where the seconds are."""
 
+import resource
+
 import numpy as np
 import pytest
 
@@ -149,6 +151,20 @@ def test_a_folder_that_cannot_be_written_is_one_clear_line(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(CourseError, match="cannot write"):
         write_reel(tmp_path / "file" / "after.mp4", [make_clip()])
+
+
+def test_a_disk_that_fills_up_while_writing_leaves_nothing_behind(tmp_path):
+    noise = np.random.default_rng(0).integers(0, 256, (4, 288, 456, 3), dtype=np.uint8)
+    clip = make_clip(answer=[(0.0, 8.0)], frames=noise, timestamps=[0.0, 2.0, 4.0, 6.0])
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # A limit on the size of files stands in for the full disk: the write fails in the same place.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        with pytest.raises(CourseError, match="cannot write"):
+            write_reel(tmp_path / "after.mp4", [clip])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_no_clips_are_one_clear_line(tmp_path):
