@@ -16,7 +16,7 @@ CODES: dict[str, str] = {
     "misplaced_key": "The key exists, but in another block; here it is refused or ignored.",
     "removed_key": "A feature that was taken out of DeepSpeed; the mere presence of the key raises.",
     "deprecated_key": "Still understood, through a conversion that will go away.",
-    "duplicate_key": "Written twice in one block: JSON keeps the last, DeepSpeed's own reader raises.",
+    "duplicate_key": "Written twice in one block, under one name or two: one of them is lost, or DeepSpeed raises.",
     "comment_key": "A comment in the shape of a key; nothing reads it.",
     "missing_key": "Something that has no default is not given.",
     # values

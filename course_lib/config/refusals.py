@@ -77,7 +77,7 @@ def explain(config: dict, error: Exception, schema: Schema, ask: Callable[[dict]
 
 def _field_finding(config: dict, error: Any, detail: dict, schema: Schema) -> Finding | None:
     key = _locate(config, error.title, [str(part) for part in detail["loc"]], schema)
-    if key is None or isinstance(get(config, key), dict):
+    if key is None or (key in schema.blocks and isinstance(get(config, key), dict)):
         return None  # a check over the whole block: found by trying, as any other exception
     kind, value, says = detail["type"], get(config, key), detail["msg"]
     code = _PYDANTIC_CODES.get(kind, "refused" if kind in ("value_error", "assertion_error") else "wrong_type")
@@ -87,6 +87,9 @@ def _field_finding(config: dict, error: Any, detail: dict, schema: Schema) -> Fi
     elif code == "wrong_type" and (number := _number_in(value)) is not None:
         fix, edit = f"Write the number without quotes: {number}", set_to(key, number)
     message = f"DeepSpeed {deepspeed_version()} refuses {_shown(value)} here: {says}"
+    block, _, name = key.rpartition(".")
+    if code == "unknown_key" and name in schema.known(block):
+        code, message = "duplicate_key", f"the same setting stands here under its other name too; {message}"
     return found(code, "error", key, message, fix, edit)
 
 

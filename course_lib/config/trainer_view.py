@@ -6,12 +6,12 @@ stand-ins: TrainingArguments itself would import and start far more. Its default
 """
 
 import ast
-import copy
+import dataclasses
 import functools
 import importlib.util
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,13 +45,13 @@ class TrainerView:
     """The configuration that would reach `deepspeed.initialize`, and what went wrong on the way."""
 
     config: dict
-    mismatches: tuple[Mismatch, ...]
-    leftover_autos: tuple[str, ...]
+    mismatches: tuple[Mismatch, ...] = ()
+    leftover_autos: tuple[str, ...] = ()
     """Autos that nothing fills: accelerate raises on them."""
-    waiting: tuple[str, ...]
+    waiting: tuple[str, ...] = ()
     """Autos that will be filled, but from a model or a step count that was not given here."""
-    refusals: tuple[tuple[str, str], ...]
-    """(key, message) of what transformers or accelerate raises."""
+    refusals: tuple[tuple[str, str], ...] = ()
+    """(key, message) of what transformers or accelerate raises; the key is left out of `config`."""
 
 
 class Arguments:
@@ -113,32 +113,48 @@ def through_trainer(
         arguments: TrainingArguments by name, as many as are known. model_config: an object with `hidden_size`
             (or text_config.hidden_size), or None when the model is not known.
     """
-    args = Arguments(arguments, world_size, _implied(config, arguments or {}, world_size))
-    config = copy.deepcopy(config)
-    steps = args.max_steps if isinstance(args.max_steps, int) and args.max_steps > 0 else None
-    needs = (HIDDEN_SIZE_KEYS if model_config is None else ()) + (STEP_KEYS if steps is None else ())
-    waiting = tuple(key for key in needs if get(config, key) == "auto")
+    model = _Model(model_config)
     refusals: list[tuple[str, str]] = []
+    while True:
+        try:
+            view = _chain(config, arguments, world_size, model)
+            return dataclasses.replace(view, refusals=(*refusals, *view.refusals))
+        except Exception as error:  # noqa: BLE001 - the integration raises whatever it trips over
+            key = _to_blame(config, error, lambda c: _chain(c, arguments, world_size, model))
+            refusals.append((key, f"{type(error).__name__}: {' '.join(str(error).split())}"))
+            if not key:
+                return TrainerView(config=config, refusals=tuple(refusals))
+            config = without(config, key)
+
+
+def _chain(config: dict, arguments: dict[str, Any] | None, world_size: int, model: "_Model") -> TrainerView:
+    """From the file to deepspeed.initialize. Raises what transformers and accelerate raise."""
+    args = Arguments(arguments, world_size, _implied(config, arguments or {}, world_size))
+    steps = args.max_steps if isinstance(args.max_steps, int) and args.max_steps > 0 else None
+    needs = (HIDDEN_SIZE_KEYS if model.unknown else ()) + (STEP_KEYS if steps is None else ())
+    waiting = tuple(key for key in needs if get(config, key) == "auto")
     with _integration(without(config, *waiting)) as hf:
-        _attempt(refusals, hf.config, lambda: hf.trainer_config_process(args))
-        plugin = _plugin(hf, args, refusals)
-        _attempt(refusals, hf.config, lambda: hf.trainer_config_finalize(args, _Model(model_config), steps or 0))
+        hf.trainer_config_process(args)
+        plugin = _plugin(hf, args)
+        _finalize(hf, args, model, steps or 0)
         filled, mismatches = hf.config, hf.mismatches
     if "optimizer" not in filled:
         filled["zero_allow_untested_optimizer"] = True  # transformers' deepspeed_optim_sched does this
-    leftover = _fill_in(plugin, filled, args, model_config, refusals) if plugin is not None else ()
+    leftover = _fill_in(plugin, filled, args, model) if plugin is not None else []
     for key in waiting:
         filled = put(filled, key, "auto")
-    parsed = tuple(m for line in mismatches if (m := _parse_mismatch(line, config, args)) is not None)
-    # The step keys are compared against a step count; without one there is nothing to compare.
-    parsed = tuple(m for m in parsed if steps is not None or m.key not in STEP_KEYS)
-    refusals = [(key, text) for key, text in refusals if "mismatch TrainingArguments" not in text]
+    parsed = [m for line in mismatches if (m := _parse_mismatch(line, config)) is not None]
+    no_zero = (
+        "zero_optimization",
+        "accelerate raises ValueError: it wants a zero_optimization block, stage 0 included",
+    )
     return TrainerView(
         config=filled,
-        mismatches=parsed,
+        # The step keys are compared against a step count; without one there is nothing to compare.
+        mismatches=tuple(m for m in parsed if steps is not None or m.key not in STEP_KEYS),
         leftover_autos=tuple(leftover),
         waiting=waiting,
-        refusals=tuple(refusals),
+        refusals=() if plugin is not None else (no_zero,),
     )
 
 
@@ -166,6 +182,7 @@ class _Model:
     """Stands for the model: trainer_config_finalize looks at `model.config` alone."""
 
     def __init__(self, config: Any) -> None:
+        self.unknown = config is None
         if config is not None:
             self.config = config
 
@@ -185,20 +202,27 @@ def _integration(config: dict) -> Iterator[Any]:
         integration._hf_deepspeed_config_weak_ref = before
 
 
-def _plugin(hf: Any, args: Arguments, refusals: list[tuple[str, str]]) -> Any:
+def _plugin(hf: Any, args: Arguments) -> Any:
+    """accelerate's plugin, which TrainingArguments makes; None where it would refuse for want of a ZeRO block."""
     from accelerate.utils import DeepSpeedPlugin
 
     if "zero_optimization" not in hf.config:
-        text = "accelerate raises ValueError: Please specify the ZeRO optimization config in the DeepSpeed config"
-        refusals.append(("zero_optimization", text))
         return None
-    plugin = _attempt(refusals, hf.config, lambda: DeepSpeedPlugin(hf_ds_config=hf))
-    if plugin is not None:
-        _attempt(refusals, hf.config, lambda: plugin.set_mixed_precision(args.mixed_precision))
+    plugin = DeepSpeedPlugin(hf_ds_config=hf)
+    plugin.set_mixed_precision(args.mixed_precision)
     return plugin
 
 
-def _fill_in(plugin: Any, config: dict, args: Arguments, model_config: Any, refusals: list) -> list[str]:
+def _finalize(hf: Any, args: Arguments, model: "_Model", steps: int) -> None:
+    """The last step; it raises on mismatches, which are read from `hf.mismatches` instead."""
+    try:
+        hf.trainer_config_finalize(args, model, steps)
+    except ValueError as error:
+        if "mismatch TrainingArguments" not in str(error):
+            raise
+
+
+def _fill_in(plugin: Any, config: dict, args: Arguments, model: "_Model") -> list[str]:
     """What Accelerator._prepare_deepspeed fills in (accelerate 1.15); the autos that it would raise on."""
     micro = config.get("train_micro_batch_size_per_gpu")
     kwargs: dict[str, Any] = {
@@ -208,15 +232,9 @@ def _fill_in(plugin: Any, config: dict, args: Arguments, model_config: Any, refu
         "train_micro_batch_size_per_gpu": micro if isinstance(micro, int) else args.per_device_train_batch_size,
     }
     # Unlike transformers, accelerate knows no text_config: it fills what is left from config.hidden_size alone.
-    hidden = getattr(model_config, "hidden_size", None)
-    autos = [key for key in HIDDEN_SIZE_KEYS if get(config, key) == "auto"]
-    if autos and hidden is not None:
+    if not model.unknown and (hidden := getattr(model.config, "hidden_size", None)) is not None:
         values = (hidden * hidden, int(0.9 * hidden * hidden), 10 * hidden)
         kwargs |= dict(zip(HIDDEN_SIZE_KEYS, values, strict=True))
-    elif autos and model_config is not None:
-        text = "accelerate raises ValueError: it finds no model.config.hidden_size to fill this 'auto' from"
-        refusals += [(key, text) for key in autos]
-        kwargs |= dict.fromkeys(autos, 0)
     leftover = []
     for key, value in list(paths(config)):
         if value == "auto" and key not in kwargs:
@@ -226,19 +244,20 @@ def _fill_in(plugin: Any, config: dict, args: Arguments, model_config: Any, refu
     return leftover
 
 
-def _attempt(refusals: list[tuple[str, str]], config: dict, call: Any) -> Any:
-    try:
-        return call()
-    except Exception as error:  # noqa: BLE001 - the integration raises whatever it trips over
-        text = " ".join(str(error).split())
-        named = [key for key, _ in paths(config) if key.partition(".")[0] in text]
-        precision = next((f"{p}.enabled" for p in ("fp16", "bf16") if f"`{p}` is set" in text), "")
-        key = precision or (named[0] if named else "")
-        refusals.append((key, f"the Trainer's integration raises {type(error).__name__}: {text}"))
-        return None
+def _to_blame(config: dict, error: Exception, run: Callable[[dict], Any]) -> str:
+    """The deepest key without which the chain runs through, or at least trips over something else."""
+    cured, moved = "", ""
+    for dotted, _ in paths(config):
+        try:
+            run(without(config, dotted))
+            cured = max(cured, dotted, key=lambda d: d.count(".") if d else -1)
+        except Exception as other:  # noqa: BLE001 - compared with the first one
+            if (type(other), str(other)) != (type(error), str(error)):
+                moved = dotted
+    return cured or moved
 
 
-def _parse_mismatch(line: str, config: dict, args: Arguments) -> Mismatch | None:
+def _parse_mismatch(line: str, config: dict) -> Mismatch | None:
     """ "- ds bf16.enabled=True vs hf bf16|bf16_full_eval=False", as HfTrainerDeepSpeedConfig.fill_match words it."""
     match = re.match(r"- ds ([\w.]+)=(.*) vs hf (.+)=(.*)$", line)
     if match is None or not has(config, match[1]):

@@ -33,8 +33,21 @@ def _walk(block: dict, path: str, written: dict, schema: Schema, findings: list[
             findings += _deprecated(dotted, str(key), value, definition)
             if isinstance(value, dict) and dotted in schema.blocks:
                 _walk(value, dotted, written, schema, findings)
+            elif not isinstance(value, dict) and _must_be_block(dotted, value, schema):
+                text = f"{value!r} stands where a block {{...}} of settings is read"
+                findings.append(
+                    found("wrong_type", "error", dotted, text, "Write a block, or delete it", delete(dotted))
+                )
         elif not definition.open:
             findings.append(_unknown(dotted, str(key), path, written, schema))
+
+
+def _must_be_block(dotted: str, value: object, schema: Schema) -> bool:
+    """Whether only a mapping makes sense here. null is left to DeepSpeed; zero_optimization was a bool once."""
+    if value is None or (dotted == "zero_optimization" and isinstance(value, bool)):
+        return False
+    plain_default = schema.default_of(dotted) is False
+    return (dotted in schema.blocks and not plain_default) or dotted in ("optimizer.params", "scheduler.params")
 
 
 def _unknown(dotted: str, key: str, path: str, written: dict, schema: Schema) -> Finding:

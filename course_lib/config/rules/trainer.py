@@ -25,7 +25,10 @@ def trainer_findings(facts: Facts) -> list[Finding]:
     for mismatch in facts.trainer.mismatches:
         findings += _mismatch(facts, mismatch, given=arguments.gives(mismatch.argument))
     for key, text in facts.trainer.refusals:
-        findings.append(found("refused", "error", key, text, "Set it" if not facts.writes(key) else f"Change {key}"))
+        text = f"the Trainer's integration refuses this: {text}"
+        fix = f"Change {key}" if facts.writes(key) else f"Add {key}"
+        edit = None if facts.writes(key) else set_to(key, {"stage": 0})
+        findings.append(found("refused", "error", key, text, fix if key else "See the message", edit if key else None))
     return [*findings, *_clipping(facts), *_accumulation(facts), *_two_schedulers(facts), *_two_optimizers(facts)]
 
 

@@ -68,16 +68,7 @@ def _against_default(dotted: str, value: Any, default: Any) -> list[Finding]:
     """Compare a value's type with its default's: the only type that untyped keys have."""
     number = _number_in(value)
     if isinstance(default, bool):
-        if isinstance(value, bool) or value in (0, 1):
-            return []
-        if isinstance(value, str):
-            text = f"{value!r} is text, and text that is not empty counts as true"
-            meant = value.strip().lower() in ("true", "yes", "on", "1")
-            fix = f"Write {_json(meant)} without quotes"
-            return [found("wrong_type", "error", dotted, text, fix, set_to(dotted, meant))]
-        return [
-            found("wrong_type", "error", dotted, f"{value!r} is not true or false", "", set_to(dotted, bool(value)))
-        ]
+        return [] if isinstance(value, bool) or value in (0, 1) else [_not_a_switch(dotted, value)]
     if isinstance(default, int | float):
         if isinstance(value, bool):
             text = f"{_json(value)} counts as {int(value)} here"
@@ -92,6 +83,14 @@ def _against_default(dotted: str, value: Any, default: Any) -> list[Finding]:
     elif default in (None, NO_DEFAULT) and number is not None:
         return [_not_a_number(dotted, value, number)]
     return []
+
+
+def _not_a_switch(dotted: str, value: Any) -> Finding:
+    """Python's idea of truth decides: any text but the empty one, any number but 0."""
+    meant = value.strip().lower() in ("true", "yes", "on", "1") if isinstance(value, str) else bool(value)
+    level = "error" if isinstance(value, str) and bool(value) != meant else "note"
+    text = f"{value!r} is not true or false; it counts as {_json(bool(value))}"
+    return found("wrong_type", level, dotted, text, f"Write {_json(meant)} without quotes", set_to(dotted, meant))
 
 
 def _not_a_number(dotted: str, value: Any, number: int | float | None) -> Finding:

@@ -105,7 +105,7 @@ def _wrong_stage(facts: Facts) -> list[Finding]:
             elsewhere, only = True, only or "with ZeRO on"
         if not elsewhere:
             continue
-        asked = field in ASKS_FOR_MORE and facts.zero(field) not in (False, 1, None)
+        asked = field in ASKS_FOR_MORE and facts.zero(field) != facts.schema.default_of(dotted)
         text = f"read only {only}; this is stage {facts.stage}"
         level = "warning" if asked else "note"
         findings.append(found("no_effect", level, dotted, text, f"Delete {key}", delete(dotted)))
