@@ -1,13 +1,11 @@
 """PyTorch's CUDA caching allocator, on paper: what a sequence of requests makes allocated and reserved.
 
-The rules are those of c10/cuda/CUDACachingAllocator.cpp (torch 2.11 to 2.14, default settings, one stream): requests
-are rounded to 512 B; up to 1 MiB they come from 2 MiB segments, up to 10 MiB from 20 MiB segments, above that from a
-segment of their own rounded to 2 MiB; the best fitting free block is taken and split when enough remains; a freed
-block merges with free neighbours; segments are returned only by empty_cache. "Allocated" counts whole blocks, so it
-is above what was asked for where a block was not worth splitting.
+The rules are those of c10/cuda/CUDACachingAllocator.cpp (torch 2.11 to 2.14, default settings): requests are rounded
+to 512 B; up to 1 MiB they come from 2 MiB segments, below 10 MiB from 20 MiB segments, above that from a segment of
+their own rounded to 2 MiB; the best fitting free block is taken and split when enough remains; a freed block merges
+with free neighbours; segments are returned only by empty_cache; each stream has free lists of its own. "Allocated"
+counts whole blocks, so it is above what was asked for where a block was not worth splitting.
 """
-
-from __future__ import annotations
 
 from bisect import bisect_left, insort
 
@@ -24,35 +22,36 @@ SEGMENT_ROUNDING = 2 * MIB
 class Block:
     """A piece of a segment, free or in use."""
 
-    __slots__ = ("address", "after", "before", "free", "size", "small")
+    __slots__ = ("address", "after", "before", "free", "pool", "size", "small")
 
-    def __init__(self, address: int, size: int, small: bool) -> None:
-        self.address, self.size, self.small = address, size, small
+    def __init__(self, address: int, size: int, small: bool, pool: list) -> None:
+        self.address, self.size, self.small, self.pool = address, size, small, pool
         self.before: Block | None = None
         self.after: Block | None = None
         self.free = False
 
 
 class CachingAllocator:
-    """Allocated and reserved bytes of one device and one stream."""
+    """Allocated and reserved bytes of one device."""
 
     def __init__(self) -> None:
         self.allocated = 0
         self.reserved = 0
-        self._free_small: list[tuple[int, int, Block]] = []
-        self._free_large: list[tuple[int, int, Block]] = []
+        self._pools: dict[tuple[int, bool], list[tuple[int, int, Block]]] = {}
         self._next_address = 0
 
-    def alloc(self, nbytes: int) -> Block:
-        """A block for `nbytes` (≥ 1)."""
+    def alloc(self, nbytes: int, stream: int = 0) -> Block:
+        """A block for `nbytes` (≥ 1) on a stream."""
         size = -(-nbytes // MIN_BLOCK) * MIN_BLOCK
         small = size <= SMALL_REQUEST
-        pool = self._free_small if small else self._free_large
+        pool = self._pools.get((stream, small))
+        if pool is None:
+            pool = self._pools[(stream, small)] = []
         at = bisect_left(pool, (size, -1))
-        block = pool.pop(at)[2] if at < len(pool) else self._segment(size, small)
+        block = pool.pop(at)[2] if at < len(pool) else self._segment(size, small, pool)
         remaining = block.size - size
         if remaining >= MIN_BLOCK if small else remaining > SMALL_REQUEST:
-            rest = Block(block.address + size, remaining, small)
+            rest = Block(block.address + size, remaining, small, pool)
             rest.before, rest.after = block, block.after
             if rest.after is not None:
                 rest.after.before = rest
@@ -67,7 +66,7 @@ class CachingAllocator:
     def release(self, block: Block) -> None:
         """Give a block back; it merges with free neighbours of its segment."""
         self.allocated -= block.size
-        pool = self._free_small if block.small else self._free_large
+        pool = block.pool
         before, after = block.before, block.after
         if before is not None and before.free:
             del pool[bisect_left(pool, (before.size, before.address))]
@@ -87,7 +86,7 @@ class CachingAllocator:
 
     def empty_cache(self) -> None:
         """Return every wholly free segment to the driver (torch.cuda.empty_cache)."""
-        for pool in (self._free_small, self._free_large):
+        for pool in self._pools.values():
             kept = []
             for entry in pool:
                 block = entry[2]
@@ -97,7 +96,7 @@ class CachingAllocator:
                     kept.append(entry)
             pool[:] = kept
 
-    def _segment(self, size: int, small: bool) -> Block:
+    def _segment(self, size: int, small: bool, pool: list) -> Block:
         if small:
             segment = SMALL_SEGMENT
         elif size < MIN_LARGE_REQUEST:
@@ -105,7 +104,7 @@ class CachingAllocator:
         else:
             segment = -(-size // SEGMENT_ROUNDING) * SEGMENT_ROUNDING
         self.reserved += segment
-        block = Block(self._next_address, segment, small)
+        block = Block(self._next_address, segment, small, pool)
         # A gap keeps segments from looking adjacent; blocks never merge across segments.
         self._next_address += segment + SEGMENT_ROUNDING
         return block

@@ -21,33 +21,59 @@ ALLOCATE, RELEASE, NOTE = 0, 1, 2
 
 @dataclass(slots=True)
 class Segment:
-    """Events between two boundaries. `stage` F, B or None (outside of the stacks)."""
+    """Events between two boundaries. `stage` F, B or None (outside of the stacks); `region` names the part."""
 
     stage: str | None
     stack: str | None
     at: int
+    region: str
     events: list[tuple] = field(default_factory=list)
 
 
 def cut(events: list[tuple]) -> list[Segment]:
     """Split a trace at its boundaries; order is kept and every event lands in exactly one segment."""
-    segments = [Segment(None, None, -1)]
+    segments = [Segment(None, None, -1, "embeddings")]
+    text_ended = 0
     for event in events:
-        if event[0] == MARK and isinstance(event[1], Boundary):
-            mark = event[1]
-            inside = mark.stage in ("F", "B")
-            segments.append(Segment(mark.stage if inside else None, mark.stack if inside else None, mark.at))
-        else:
+        if event[0] != MARK or not isinstance(event[1], Boundary):
             segments[-1].events.append(event)
+            continue
+        mark = event[1]
+        if mark.stage in ("F", "B"):
+            segments.append(Segment(mark.stage, mark.stack, mark.at, mark.stack))
+            continue
+        text_ended += mark.stack == "text"
+        # Between the end of the text stack in forward and its end in backward: final norm, logits, loss.
+        region = "logits_and_loss" if text_ended == 1 else "embeddings"
+        segments.append(Segment(None, None, -1, region))
     return segments
 
 
-def expand(trace: StepTrace, stacks: tuple[Stack, ...]) -> Iterator[tuple]:
-    """Events of the real model: (ALLOCATE, key, bytes, segment), (RELEASE, key) and (NOTE, mark, layer, key).
+def parts(segments: list[Segment], *, checkpointing: bool) -> dict[int, str]:
+    """Slot → the part it is counted under."""
+    frees = _frees(segments)
+    named: dict[int, str] = {}
+    for index, segment in enumerate(segments):
+        for event in segment.events:
+            if event[0] != ALLOC:
+                continue
+            slot = event[1]
+            if segment.region != "text":
+                named[slot] = segment.region
+            elif segment.stage == "B" or frees.get(slot) == index:
+                named[slot] = "block_in_flight"
+            else:
+                named[slot] = "checkpoint_boundaries" if checkpointing else "activations"
+    return named
 
-    A key names one tensor of the real model; `segment` is the Segment it was made in, for its part.
+
+def expand(trace: StepTrace, stacks: tuple[Stack, ...], *, checkpointing: bool) -> Iterator[tuple]:
+    """Events of the real model: (ALLOCATE, key, bytes, part), (RELEASE, key) and (NOTE, mark, layer, key).
+
+    A key (slot, layer) names one tensor of the real model; layer is None outside of the stacks.
     """
     segments = cut(trace.events)
+    named = parts(segments, checkpointing=checkpointing)
     by_name = {stack.name: stack for stack in stacks}
     home = _homes(segments)
     frees = _frees(segments)
@@ -57,7 +83,7 @@ def expand(trace: StepTrace, stacks: tuple[Stack, ...]) -> Iterator[tuple]:
     while index < len(segments):
         segment = segments[index]
         if segment.stage is None:
-            yield from _replay(segment, segments, home, handed, None, live_long, trace)
+            yield from _replay(segment, segments, home, handed, None, live_long, named)
             index += 1
             continue
         run_end = index
@@ -72,7 +98,7 @@ def expand(trace: StepTrace, stacks: tuple[Stack, ...]) -> Iterator[tuple]:
         for layer in layers:
             template = templates.get(stands_for[layer])
             if template is not None:
-                yield from _replay(template, segments, home, handed, layer, live_long, trace)
+                yield from _replay(template, segments, home, handed, layer, live_long, named)
         index = run_end
 
 
@@ -115,7 +141,7 @@ def _replay(
     handed: dict[int, tuple],
     layer: int | None,
     live_long: dict[Any, list[Any]],
-    trace: StepTrace,
+    named: dict[int, str],
 ) -> Iterator[tuple]:
     """One segment's events with keys of the real model.
 
@@ -131,7 +157,7 @@ def _replay(
                 live_long[(segment.stage, stack, layer, stage, step, rank)].append(key)
             elif layer is not None:
                 live_long[slot].append(key)
-            yield ALLOCATE, key, event[2], segment
+            yield ALLOCATE, key, event[2], named[slot]
         elif kind == FREE:
             yield from _release(event[1], segment, segments, home, handed, layer, live_long)
         else:

@@ -14,6 +14,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 ALLOC, FREE, MARK = 0, 1, 2
+FIRST_MATMUL = "first_matmul"
 
 
 class Recorder(TorchDispatchMode):
@@ -31,6 +32,8 @@ class Recorder(TorchDispatchMode):
         self._slots: dict[int, int] = {}
         self._known: dict[int, Any] = {}
         self._watch: dict[int, Any] = {}
+        self.awaits_matmul = True
+        """True until the running pass meets its first matrix product, where cuBLAS takes its workspace."""
 
     def ignore(self, tensors: Any) -> None:
         """Count none of these tensors: weights, buffers, the batch."""
@@ -60,9 +63,9 @@ class Recorder(TorchDispatchMode):
             if kwargs.get("dtype") in (None, args[0].dtype):
                 return args[0]
         elif _mixes_devices(args, kwargs):
-            shadow = _shadow_index if func in _INDEXING else _shadow
-            args = tuple(_to_meta(a, shadow) for a in args)
-            kwargs = {k: _to_meta(v, shadow) for k, v in kwargs.items()}
+            listed = _shadow_index if func in _INDEXING else _shadow
+            args = tuple(_to_meta(a, listed) for a in args)
+            kwargs = {k: _to_meta(v, listed) for k, v in kwargs.items()}
         out = func(*args, **kwargs)
         if isinstance(out, torch.Tensor):
             self._note(out, func)
@@ -70,6 +73,9 @@ class Recorder(TorchDispatchMode):
             for item in out:
                 if isinstance(item, torch.Tensor):
                     self._note(item, func)
+        if self.awaits_matmul and func in _MATMULS:
+            self.awaits_matmul = False
+            self.mark(FIRST_MATMUL)
         if func in _SCRATCH:
             self.scratch(_SCRATCH[func](out))
         return out
@@ -108,13 +114,15 @@ def _mixes_devices(args: tuple, kwargs: dict) -> bool:
     return meta and cpu
 
 
-def _to_meta(value: Any, shadow: Any) -> Any:
+def _to_meta(value: Any, listed: Any) -> Any:
+    """`value` with CPU tensors as meta tensors; `listed` makes those that stand in lists (index tensors)."""
     if isinstance(value, torch.Tensor):
-        return value if value.is_meta else shadow(value)
+        return value if value.is_meta else _shadow(value)
     if isinstance(value, (tuple, list)):
         items = []
         for item in value:
-            made = _to_meta(item, shadow)
+            on_cpu = isinstance(item, torch.Tensor) and not item.is_meta
+            made = listed(item) if on_cpu else item
             # A boolean mask over n dimensions indexes as n lists of positions.
             items.extend(made if isinstance(made, _Places) else [made])
         return items
@@ -138,6 +146,7 @@ def _shadow_index(value: torch.Tensor) -> Any:
 
 _META = torch.device("meta")
 _aten = torch.ops.aten
+_MATMULS = (_aten.mm.default, _aten.addmm.default, _aten.bmm.default, _aten.baddbmm.default)
 _INDEXING = (
     _aten.index.Tensor,
     _aten.index_put.default,

@@ -15,7 +15,7 @@ import torch
 
 from course_lib.memory.inputs import make_batch
 from course_lib.memory.trace.kernels import cuda_kernels
-from course_lib.memory.trace.recorder import MARK, Recorder
+from course_lib.memory.trace.recorder import Recorder
 
 if TYPE_CHECKING:
     from course_lib.memory.case import MemoryCase
@@ -29,13 +29,6 @@ class Boundary:
     stage: str
     stack: str
     at: int
-
-
-@dataclass(frozen=True, slots=True)
-class Region:
-    """Where in the model the following allocations happen: vision, embeddings, head, loss …"""
-
-    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +59,7 @@ class StepTrace:
     """Slots that the step's output object holds (logits and loss)."""
 
 
+LOSS_BEGINS = "loss_begins"
 FORWARD_ENDS = "forward_ends"
 BACKWARD_ENDS = "backward_ends"
 
@@ -87,18 +81,20 @@ def trace_step(shape: ModelShape, case: MemoryCase, *, memory_efficient_linear: 
         warnings.simplefilter("ignore")
         stack.enter_context(_boundaries(shape, recorder))
         stack.enter_context(_gradient_hooks(model, recorder))
+        stack.enter_context(_loss_mark(model, recorder))
         if edges:
             stack.enter_context(_module_edges(model, recorder))
         stack.enter_context(cuda_kernels(recorder, memory_efficient_linear=memory_efficient_linear))
         stack.enter_context(recorder)
         output = model(**batch, use_cache=False)
         loss = output.loss
-        kept = frozenset(
-            slot for t in output.values() if isinstance(t, torch.Tensor) for slot in [recorder.slot_of(t)] if slot is not None
-        )
+        held = [recorder.slot_of(t) for t in output.values() if isinstance(t, torch.Tensor)]
+        kept = frozenset(slot for slot in held if slot is not None)
         if not case.outputs_kept:
             del output
         recorder.mark(FORWARD_ENDS)
+        # Autograd runs backward on a thread of its own, which gets a cuBLAS handle of its own.
+        recorder.awaits_matmul = True
         loss.backward()
         recorder.mark(BACKWARD_ENDS)
         events = list(recorder.events)
@@ -182,6 +178,23 @@ def _end_of_stack(recorder: Recorder, stack: str) -> Any:
 
 
 @contextlib.contextmanager
+def _loss_mark(model: torch.nn.Module, recorder: Recorder) -> Iterator[None]:
+    """Mark where the logits are done and the loss begins (transformers calls `self.loss_function`)."""
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    original = base.loss_function
+
+    def marked(*args: Any, **kwargs: Any) -> Any:
+        recorder.mark(LOSS_BEGINS)
+        return original(*args, **kwargs)
+
+    base.loss_function = marked
+    try:
+        yield
+    finally:
+        base.loss_function = original
+
+
+@contextlib.contextmanager
 def _gradient_hooks(model: torch.nn.Module, recorder: Recorder) -> Iterator[None]:
     handles = []
     for template, parameter in enumerate(model.parameters()):
@@ -229,6 +242,3 @@ def _edge_hooks(module: torch.nn.Module, own: tuple[int, ...], recorder: Recorde
             tensor.grad_fn.register_hook(lambda *_: recorder.mark(ModuleEdge(own, False)))
 
     return [module.register_forward_pre_hook(before), module.register_forward_hook(after)]
-
-
-__all__ = ["BACKWARD_ENDS", "FORWARD_ENDS", "MARK", "Boundary", "GradientReady", "ModuleEdge", "StepTrace", "trace_step"]
