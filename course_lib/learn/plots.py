@@ -124,7 +124,9 @@ def bars_svg(
         axes.set_xlim(0, largest / UNITS[unit] * 1.04 or 1)
         axes.set_xlabel(unit)
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.02), frameon=False, fontsize=8, handleheight=1.2, labelspacing=0.4)
+        axes.legend(
+            loc="upper left", bbox_to_anchor=(1.01, 1.02), frameon=False, fontsize=8, handleheight=1.2, labelspacing=0.4
+        )
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None}, facecolor="white")
     svg = buffer.getvalue()

@@ -46,6 +46,8 @@ def ratio(yours: float, truth: float) -> str:
     if yours == 0 or truth == 0 or (yours < 0) != (truth < 0):
         return f"You said {number(yours)}; it is {number(truth)}."
     factor = truth / yours
+    if not 1e-6 < factor < 1e6:
+        return f"You said {number(yours)}; it is {number(truth)}."
     if abs(factor - 1) <= 0.02:
         return "You were within 2 %."
     if abs(factor - 1) < 0.5:
@@ -63,9 +65,9 @@ def agreement(computed: float, seen: float, seen_name: str) -> str:
         return f"Computed and {seen_name} are equal."
     if seen == 0:
         return f"Computed is {number(computed)}, {seen_name} is 0."
-    return (
-        f"Computed and {seen_name} differ by {abs(computed - seen) / abs(seen) * 100:.2g} % of the {seen_name} value."
-    )
+    percent = abs(computed - seen) / abs(seen) * 100
+    said = f"{percent:.2g}" if percent < 10 else f"{percent:,.0f}"
+    return f"Computed and {seen_name} differ by {said} % of the {seen_name} value."
 
 
 def _is_number(value: object) -> bool:
