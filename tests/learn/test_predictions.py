@@ -121,14 +121,17 @@ def test_another_kind_of_json_is_not_taken_for_progress(progress_file, other):
 
 def test_two_kernels_at_once_lose_nothing(progress_file):
     code = (
-        "import sys; from course_lib.learn import progress\n"
-        "for i in range(20):\n"
+        "import sys, time, pathlib; from course_lib.learn import progress\n"
+        "here = pathlib.Path(sys.argv[2]); (here / ('ready-' + sys.argv[1])).touch()\n"
+        "while len(list(here.glob('ready-*'))) < 2: time.sleep(0.001)\n"
+        "for i in range(100):\n"
         "    with progress.changing() as record:\n"
         "        record['predictions'][sys.argv[1] + str(i)] = {'value': i}\n"
     )
-    writers = [subprocess.Popen([sys.executable, "-c", code, name]) for name in ("a", "b")]
+    here = str(progress_file.parent)
+    writers = [subprocess.Popen([sys.executable, "-c", code, name, here]) for name in ("a", "b")]
     assert [writer.wait(timeout=60) for writer in writers] == [0, 0]
-    assert len(json.loads(progress_file.read_text())["predictions"]) == 40
+    assert len(json.loads(progress_file.read_text())["predictions"]) == 200
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(monkeypatch, tmp_path):
