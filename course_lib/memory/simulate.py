@@ -10,6 +10,7 @@ from typing import Any
 
 from course_lib.memory.case import MemoryCase
 from course_lib.memory.engine.base import Engine, Rank
+from course_lib.memory.engine.fetch import Coordinator
 from course_lib.memory.engine.plain import PlainEngine
 from course_lib.memory.engine.zero3 import Zero3Engine
 from course_lib.memory.engine.zero12 import Zero12Engine
@@ -17,7 +18,15 @@ from course_lib.memory.settings import DTYPE_BYTES, ZeroSettings
 from course_lib.memory.timeline import Held, Phase, Timeline
 from course_lib.memory.trace.expand import ALLOCATE, RELEASE, expand
 from course_lib.memory.trace.recorder import FIRST_MATMUL
-from course_lib.memory.trace.step import BACKWARD_ENDS, FORWARD_ENDS, LOSS_BEGINS, GradientReady, StepTrace, trace_step
+from course_lib.memory.trace.step import (
+    BACKWARD_ENDS,
+    FORWARD_ENDS,
+    LOSS_BEGINS,
+    GradientReady,
+    ModuleEdge,
+    StepTrace,
+    trace_step,
+)
 from course_lib.shapes.parameters import ModelShape
 from course_lib.units import KIB, MIB
 
@@ -65,10 +74,13 @@ def simulate(
     engine.load(tied_bytes=_tied_bytes(shape), gathered=not rank.partitioned)
     init = timeline.begin("init")
     engine.initialize()
-    trace = trace_step(shape, case, memory_efficient_linear=settings.keeps_linear_inputs, edges=False)
+    # One rank with its parameters on the device has nothing to fetch: the shard is the parameter.
+    fetches = settings.stage == 3 and (case.world_size > 1 or settings.offload_param is not None)
+    trace = trace_step(shape, case, memory_efficient_linear=settings.keeps_linear_inputs, edges=fetches)
     events = list(expand(trace, shape.stacks, checkpointing=case.gradient_checkpointing))
     workspace = WORKSPACE_HOPPER if capability >= 9 else WORKSPACE_OTHER
-    replay = _Replay(timeline, engine, shape, trace, workspace)
+    coordinator = Coordinator(rank, engine.persistent) if fetches else None
+    replay = _Replay(timeline, engine, shape, trace, workspace, coordinator)
     done = tuple(replay.step(events) for _ in range(steps))
     timeline.end()
     return Simulated(load=load, init=init, steps=done, host=rank.host, pinned=tuple(rank.pinned))
@@ -91,7 +103,16 @@ def _tied_bytes(shape: ModelShape) -> int:
 class _Replay:
     """Steps of one run on a timeline; cuBLAS workspaces come with the first step and stay."""
 
-    def __init__(self, timeline: Timeline, engine: Engine, shape: ModelShape, trace: StepTrace, workspace: int) -> None:
+    def __init__(
+        self,
+        timeline: Timeline,
+        engine: Engine,
+        shape: ModelShape,
+        trace: StepTrace,
+        workspace: int,
+        coordinator: Coordinator | None,
+    ) -> None:
+        self._coordinator = coordinator
         self._timeline, self._engine, self._workspace = timeline, engine, workspace
         self._workspaces = 0
         self._left: list[Held] = []
@@ -110,6 +131,8 @@ class _Replay:
         phases = [timeline.begin("forward")]
         live: dict[Any, Held] = {}
         passes = 0
+        if self._coordinator:
+            self._coordinator.begin_step()
         for event in events:
             kind = event[0]
             if kind == ALLOCATE:
@@ -124,6 +147,8 @@ class _Replay:
                     held = live.pop(event[3], None)
                     if held is not None:
                         self._engine.gradient(self._parameter(mark.template, event[2]), held)
+                elif isinstance(mark, ModuleEdge):
+                    self._edge(mark, event[2])
                 elif mark == FIRST_MATMUL:
                     if self._workspaces == passes:
                         timeline.alloc(self._workspace, "workspace")
@@ -134,11 +159,28 @@ class _Replay:
                 elif mark == FORWARD_ENDS:
                     phases.append(timeline.begin("backward"))
                 elif mark == BACKWARD_ENDS:
-                    self._engine.backward_ends()
+                    self._backward_ends()
         phases.append(timeline.begin("step"))
+        if self._coordinator:
+            self._coordinator.begin_optimizer_step()
         self._engine.step()
+        if self._coordinator:
+            self._coordinator.end_optimizer_step()
         self._left = list(live.values())
         return tuple(phases)
+
+    def _backward_ends(self) -> None:
+        if self._coordinator:
+            self._coordinator.end_backward()
+        self._engine.backward_ends()
+
+    def _edge(self, edge: ModuleEdge, layer: int | None) -> None:
+        params = tuple(self._parameter(t, layer) for t in edge.templates)
+        module = (edge.templates, layer)
+        if edge.enter:
+            self._coordinator.enter(module, params, forward=edge.forward, recomputing=edge.recomputing)
+        else:
+            self._coordinator.leave(module, params, forward=edge.forward)
 
     def _parameter(self, template: int, layer: int | None) -> int:
         return self._index[(template, layer if template in self._stacked else None)]

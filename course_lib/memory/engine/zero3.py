@@ -29,7 +29,7 @@ class Zero3Engine(Engine):
     def initialize(self) -> None:
         rank, timeline = self.rank, self.timeline
         self.cast()
-        self._persistent = persistent_parameters(rank.parameters, self.settings)
+        self.persistent = persistent_parameters(rank.parameters, self.settings)
         for i, p in enumerate(rank.parameters):
             if rank.partitioned and p.part != "adapters":
                 continue
@@ -81,7 +81,7 @@ class Zero3Engine(Engine):
     def _shard_block(self, parameter: Parameter, index: int | None = None) -> Held | None:
         nbytes = self.shard(parameter) * self.rank.model_bytes
         part = "adapters" if parameter.part == "adapters" else "weights"
-        kept = index is not None and index in self._persistent
+        kept = index is not None and index in self.persistent
         if self.settings.offload_param and not kept:
             self.rank.on_host(part, nbytes, pinned=self.settings.offload_param_pin_memory)
             return None

@@ -41,10 +41,12 @@ class GradientReady:
 
 @dataclass(frozen=True, slots=True)
 class ModuleEdge:
-    """A module that owns parameters is entered (before) or left (after) in forward or backward."""
+    """A module that owns parameters is entered or left, in forward (again when recomputed) or in backward."""
 
     templates: tuple[int, ...]
-    before: bool
+    enter: bool
+    forward: bool
+    recomputing: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -216,7 +218,7 @@ def _gradient_hooks(model: torch.nn.Module, recorder: Recorder) -> Iterator[None
 
 @contextlib.contextmanager
 def _module_edges(model: torch.nn.Module, recorder: Recorder) -> Iterator[None]:
-    """Marks around every module that owns parameters, in forward, in recomputation and in backward."""
+    """Marks where DeepSpeed's hooks run around modules that own parameters (`zero/parameter_offload.py`)."""
     number = {id(p): i for i, p in enumerate(model.parameters())}
     handles = []
     for module in model.modules():
@@ -230,15 +232,38 @@ def _module_edges(model: torch.nn.Module, recorder: Recorder) -> Iterator[None]:
             handle.remove()
 
 
-def _edge_hooks(module: torch.nn.Module, own: tuple[int, ...], recorder: Recorder) -> list[Any]:
-    def before(*_: Any) -> None:
-        recorder.mark(ModuleEdge(own, True))
+class _Mark(torch.autograd.Function):
+    """Identity that calls `note` in backward; like DeepSpeed's hooks it allocates nothing."""
 
-    def after(module: Any, args: tuple, output: Any) -> None:
-        recorder.mark(ModuleEdge(own, False))
-        tensor = output[0] if isinstance(output, tuple) else output
-        if isinstance(tensor, torch.Tensor) and tensor.requires_grad and tensor.grad_fn is not None:
-            tensor.grad_fn.register_prehook(lambda *_: recorder.mark(ModuleEdge(own, True)))
-            tensor.grad_fn.register_hook(lambda *_: recorder.mark(ModuleEdge(own, False)))
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, note: Any) -> torch.Tensor:
+        ctx.note = note
+        return tensor.detach()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple:
+        ctx.note()
+        return grad, None
+
+
+def _edge_hooks(module: torch.nn.Module, own: tuple[int, ...], recorder: Recorder) -> list[Any]:
+    def note(*, enter: bool, forward: bool) -> None:
+        recomputing = forward and torch._C._current_graph_task_id() != -1
+        recorder.mark(ModuleEdge(own, enter, forward, recomputing))
+
+    def before(_: Any, args: tuple) -> tuple:
+        note(enter=True, forward=True)
+        return tuple(
+            _Mark.apply(a, lambda: note(enter=False, forward=False))
+            if isinstance(a, torch.Tensor) and a.requires_grad
+            else a
+            for a in args
+        )
+
+    def after(_: Any, args: tuple, output: Any) -> Any:
+        note(enter=False, forward=True)
+        if isinstance(output, torch.Tensor) and output.requires_grad:
+            return _Mark.apply(output, lambda: note(enter=True, forward=False))
+        return output
 
     return [module.register_forward_pre_hook(before), module.register_forward_hook(after)]
