@@ -17,6 +17,8 @@ def read_ds_config(path: Path, *, framework: Framework) -> tuple[dict, list[Find
     Raises CourseError when neither reader can make sense of it.
     """
     text = read_text(path)
+    if not text.strip():
+        raise CourseError("is empty", where=str(path), fix="See examples/*/ds_config*.json")
     try:
         config = json.loads(text)
     except json.JSONDecodeError as error:

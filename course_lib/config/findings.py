@@ -60,7 +60,10 @@ CODES: dict[str, str] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Edit:
-    """A change that would cure a finding: set `key` to `value`, delete it, or move it to `to`."""
+    """A change that would cure a finding: set `key` to `value`, delete it, or move it to `to`.
+
+    A moved key keeps its value unless `value` says what it becomes there.
+    """
 
     action: Literal["set", "delete", "move"]
     key: str
@@ -101,8 +104,14 @@ def delete(key: str) -> Edit:
     return Edit(action="delete", key=key)
 
 
-def move(key: str, to: str) -> Edit:
-    return Edit(action="move", key=key, to=to)
+def move(key: str, to: str, value: Any = None) -> Edit:
+    return Edit(action="move", key=key, to=to, value=value)
+
+
+def codes_table() -> str:
+    """The codes as the Markdown table that docs/lint.md holds."""
+    rows = [f"| `{code}` | {meaning} |" for code, meaning in CODES.items()]
+    return "\n".join(["| code | what it means |", "|---|---|", *rows])
 
 
 def has_error(findings: list[Finding]) -> bool:
@@ -112,9 +121,15 @@ def has_error(findings: list[Finding]) -> bool:
 def in_order(findings: list[Finding]) -> list[Finding]:
     """Worst first, then by key; one finding per key and code; a general error gives way to a specific one."""
     kept: dict[tuple[str, str], Finding] = {}
-    for finding in sorted(findings, key=lambda f: LEVELS.index(f.level)):
+    # Of two that say the same, the one that can be acted on stays.
+    for finding in sorted(findings, key=lambda f: (LEVELS.index(f.level), f.edit is None)):
         kept.setdefault((finding.key, finding.code), finding)
-    general = ("refused", "value_changed")
-    specific = {f.key for f in kept.values() if f.level == "error" and f.code not in general}
-    chosen = [f for f in kept.values() if not (f.code in general and f.key in specific)]
+    general = ("value_changed", "refused")
+    chosen = [f for f in kept.values() if f.code not in general or not _outdone(f, kept, general)]
     return sorted(chosen, key=lambda f: (LEVELS.index(f.level), f.key, f.code))
+
+
+def _outdone(finding: Finding, kept: dict[tuple[str, str], Finding], general: tuple[str, ...]) -> bool:
+    """Whether another error on the same key says it better; of two general ones the later in `general` does."""
+    weaker = general[: general.index(finding.code) + 1]
+    return any(f.key == finding.key and f.level == "error" and f.code not in weaker for f in kept.values())

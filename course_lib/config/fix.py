@@ -64,7 +64,7 @@ def apply(config: dict, edit: Edit) -> dict:
     value = get(config, edit.key)
     smaller = without(config, edit.key)
     if edit.action == "move" and value is not MISSING and not has(smaller, edit.to):
-        return put(smaller, edit.to, value)
+        return put(smaller, edit.to, value if edit.value is None else edit.value)
     return smaller
 
 

@@ -101,7 +101,7 @@ def examine(
     ranks = world_size or _implied_ranks(usable)
     view = _trainer_view(usable, framework, training_arguments, ranks, shape)
     final = view.config if view is not None else usable
-    verdict, refused, _ = judge(_askable(final, view), schema, world_size=ranks)
+    verdict, refused = judge(_askable(final, view), schema, world_size=ranks)
     facts = Facts(
         written=ds_config,
         final=final,

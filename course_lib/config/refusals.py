@@ -14,6 +14,7 @@ from course_lib.config.schema import Schema
 from course_lib.config.tree import MISSING, get, has, join, paths, without
 
 _ROUNDS = 40
+_BATCH = ("train_micro_batch_size_per_gpu", "train_batch_size", "gradient_accumulation_steps")
 
 _PYDANTIC_CODES = {
     "extra_forbidden": "unknown_key",
@@ -29,24 +30,24 @@ _PYDANTIC_CODES = {
 """Code per pydantic error type; every other type is a wrong_type or, for a validator of DeepSpeed's own, a refusal."""
 
 
-def judge(config: dict, schema: Schema, *, world_size: int) -> tuple[Verdict, list[Finding], dict]:
-    """Ask DeepSpeed until it accepts, leaving out what it refuses.
-
-    Returns: the last verdict, a finding per refusal, and the configuration without the refused keys.
-    """
+def judge(config: dict, schema: Schema, *, world_size: int) -> tuple[Verdict, list[Finding]]:
+    """Ask DeepSpeed until it accepts, leaving out what it refuses: the last verdict, and a finding per refusal."""
     findings: list[Finding] = []
     for _ in range(_ROUNDS):
         verdict = ask_deepspeed(config, world_size=world_size)
         if verdict.error is None:
-            return verdict, findings, config
+            return verdict, findings
         refused = explain(config, verdict.error, schema, ask=lambda c: ask_deepspeed(c, world_size=world_size))
         # A key that was left out above is "missing" now: that is our doing, not a second fault.
         findings += [f for f in refused if f.key not in {earlier.key for earlier in findings}]
         smaller = without(config, *(finding.key for finding in refused if finding.key))
+        if smaller == config and not any(key in config for key in _BATCH):
+            # Without any batch size nothing is parsed; the rest of the configuration is still worth a look.
+            smaller = {**config, _BATCH[0]: 1}
         if smaller == config:
-            return verdict, findings, config
+            break
         config = smaller
-    return verdict, findings, config
+    return verdict, findings
 
 
 def explain(config: dict, error: Exception, schema: Schema, ask: Callable[[dict], Verdict]) -> list[Finding]:

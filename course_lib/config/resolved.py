@@ -5,6 +5,7 @@ from typing import Any
 
 from course_lib.config.facts import Facts
 from course_lib.config.installed import deepspeed_version
+from course_lib.config.schema import Block
 from course_lib.config.trainer_view import HIDDEN_SIZE_KEYS
 from course_lib.config.tree import get, has, paths
 
@@ -53,6 +54,8 @@ def _auto(facts: Facts, dotted: str) -> Resolved:
             return Resolved(written="auto", value=value, source=_trainer_source(facts, dotted))
         return Resolved(written="auto", value=None, source="nothing fills it: accelerate raises")
     default = facts.schema.default_of(dotted)
+    if facts.schema.blocks.get(dotted.rpartition(".")[0], Block()).model is None:
+        return Resolved(written="auto", value="auto", source="kept as text")
     shown = default if default is None or isinstance(default, bool | int | float | str) else str(default)
     return Resolved(written="auto", value=shown, source=_default_source())
 

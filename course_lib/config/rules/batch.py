@@ -9,6 +9,10 @@ TOTAL, MICRO, STEPS = "train_batch_size", "train_micro_batch_size_per_gpu", "gra
 
 
 def batch_findings(facts: Facts) -> list[Finding]:
+    if not facts.writes(TOTAL) and not facts.writes(MICRO):
+        text = f"neither {TOTAL} nor {MICRO} is given; DeepSpeed asserts that one of them is"
+        value = "auto" if facts.framework == "trainer" else 1
+        return [found("missing_key", "error", TOTAL, text, f"Set {MICRO}", set_to(MICRO, value))]
     findings = []
     for key in (TOTAL, MICRO, STEPS):
         value = facts.written.get(key)
@@ -56,15 +60,16 @@ def _equation(facts: Facts) -> list[Finding]:
     elif micro and ranks:
         right = known * ranks
         edit, fix = set_to(TOTAL, right), f"Write {right}, or delete it: DeepSpeed works it out"
+    elif micro:
+        edit, fix = delete(TOTAL), f"Delete it: DeepSpeed works it out from {MICRO}"
     else:
-        edit, fix = (
-            (delete(TOTAL), f"Delete it and set {MICRO}") if micro else (set_to(TOTAL, known * (ranks or 1)), "")
-        )
+        right = known * (ranks or 1)
+        edit, fix = set_to(TOTAL, right), f"Write a multiple of {right}"
     return [found("batch_equation", "error", _written_key(facts), text, fix, edit)]
 
 
 def _written_key(facts: Facts) -> str:
-    return next(key for key in (TOTAL, MICRO, STEPS, TOTAL) if facts.writes(key) or key == TOTAL)
+    return next((key for key in (TOTAL, MICRO, STEPS) if facts.writes(key)), TOTAL)
 
 
 def _counts(value: Any) -> bool:

@@ -107,7 +107,10 @@ def _deprecated(dotted: str, key: str, value: object, definition: Block) -> list
         return [found("no_effect", "error", dotted, text, f"Use {new}", delete(dotted))]
     alias = next((f.alias for name, f in fields.items() if name == new and f.alias), new)
     text = f"deprecated; DeepSpeed {deepspeed_version()} still converts it to {alias}"
-    edit = move(dotted, join(parent, alias)) if "new_param_fn" not in extra else None
+    edit = move(dotted, join(parent, alias))
+    if convert := extra.get("new_param_fn"):
+        block = convert(value)
+        edit = move(dotted, edit.to, block.model_dump(exclude_unset=True, mode="json")) if block else delete(dotted)
     return [found("deprecated_key", "warning", dotted, text, f"Write {join(parent, alias)} instead", edit)]
 
 

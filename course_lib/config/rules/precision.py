@@ -18,8 +18,9 @@ def _both(facts: Facts) -> list[Finding]:
     if not (_on(facts, "bf16") and _on(facts, "fp16")):
         return []
     text = "bf16 and fp16 are both on; DeepSpeed asserts that one of them is off"
-    key = "fp16.enabled" if facts.writes("fp16.enabled") else "bf16.enabled"
-    return [found("two_precisions", "error", key, text, "Switch one of them off", set_to(key, False))]
+    keys = [key for key in ("bf16.enabled", "fp16.enabled") if facts.writes(key)] or ["fp16.enabled"]
+    off = set_to("fp16.enabled", False)
+    return [found("two_precisions", "error", key, text, "Switch one of them off", off) for key in keys]
 
 
 def _data_types(facts: Facts) -> list[Finding]:
