@@ -1,9 +1,11 @@
 """Measure many cases on one GPU, a fresh process for each, several at a time, results written as they come.
 
-    python benchmarks/memory/run_cases.py CASES_DIR OUT.jsonl [--parallel 4] [--timeout 90] [--history DIR] [--seconds 300]
+    python benchmarks/memory/run_cases.py CASES_DIR OUT.jsonl [--parallel 4] [--timeout 90] [--seconds 300]
+        [--history DIR] [--sizes SIZES.json]
 
 A process's allocated and reserved memory do not depend on its neighbours; what the driver reports does, so
-`card_used` is dropped when several run at once.
+`card_used` is dropped when several run at once. SIZES.json says what each case is expected to take in GiB, so that
+those running together fit on the card; the largest start first.
 """
 
 import argparse
@@ -15,7 +17,38 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from queue import Empty, Queue
+
+CAPACITY_GIB = 132.0
+UNKNOWN_GIB = 20.0
+CONTEXT_GIB = 1.5
+
+
+class Runs:
+    """Cases waiting, and what the running ones hold."""
+
+    def __init__(self, paths: list[Path], sizes: dict[str, float], stop_at: float) -> None:
+        self._need = {path: sizes.get(path.stem, UNKNOWN_GIB) + CONTEXT_GIB for path in paths}
+        self._waiting = sorted(paths, key=lambda path: -self._need[path])
+        self._held = 0.0
+        self._stop_at = stop_at
+        self._changed = threading.Condition()
+
+    def take(self) -> Path | None:
+        """The largest waiting case that fits now; None when nothing is left or time is up."""
+        with self._changed:
+            while self._waiting and time.monotonic() < self._stop_at:
+                for path in self._waiting:
+                    if self._held + self._need[path] <= CAPACITY_GIB:
+                        self._waiting.remove(path)
+                        self._held += self._need[path]
+                        return path
+                self._changed.wait(timeout=1)
+            return None
+
+    def done(self, path: Path) -> None:
+        with self._changed:
+            self._held -= self._need[path]
+            self._changed.notify_all()
 
 
 def main() -> None:
@@ -24,28 +57,25 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--parallel", type=int, default=4)
     parser.add_argument("--timeout", type=int, default=90)
-    parser.add_argument("--history", type=Path)
     parser.add_argument("--seconds", type=int, default=300)
+    parser.add_argument("--history", type=Path)
+    parser.add_argument("--sizes", type=Path)
     given = parser.parse_args()
-    queue: Queue = Queue()
-    for path in sorted(given.cases.glob("*.json")):
-        queue.put(path)
+    sizes = json.loads(given.sizes.read_text()) if given.sizes else {}
     stop_at = time.monotonic() + given.seconds
+    runs = Runs(sorted(given.cases.glob("*.json")), sizes, stop_at)
     lock = threading.Lock()
-    slots = [threading.Thread(target=_work, args=(i, queue, given, stop_at, lock)) for i in range(given.parallel)]
+    slots = [threading.Thread(target=_work, args=(slot, runs, given, stop_at, lock)) for slot in range(given.parallel)]
     for thread in slots:
         thread.start()
     for thread in slots:
         thread.join()
 
 
-def _work(slot: int, queue: Queue, given: argparse.Namespace, stop_at: float, lock: threading.Lock) -> None:
-    while time.monotonic() < stop_at:
-        try:
-            path = queue.get_nowait()
-        except Empty:
-            return
+def _work(slot: int, runs: Runs, given: argparse.Namespace, stop_at: float, lock: threading.Lock) -> None:
+    while (path := runs.take()) is not None:
         record = _one(slot, path, given, min(given.timeout, stop_at - time.monotonic() + 20))
+        runs.done(path)
         if given.parallel > 1:
             record.get("measured", {}).pop("card_used", None)
         with lock, given.out.open("a") as out:

@@ -53,12 +53,19 @@ class Zero3Engine(Engine):
             rank.on_host("gradients", owned * self.settings.gradient_bytes, pinned=self.settings.pin_memory)
         else:
             timeline.alloc(owned * self.settings.gradient_bytes, "gradients")
-        for _, p in trainable:
-            # create_reduce_and_remove_grad_hooks gathers each trainable parameter once.
-            timeline.scratch(self.shard(p) * rank.world_size * rank.model_bytes, "gathered_parameters")
+        for i, p in trainable:
+            self._gather_once(i, p)
         self._bucket: list[tuple[int, Held | None]] = []
         self._elements = 0
         self._stepped = False
+
+    def _gather_once(self, index: int, parameter: Parameter) -> None:
+        """create_reduce_and_remove_grad_hooks gathers each trainable parameter; a host shard is copied up first."""
+        shard = self.shard(parameter) * self.rank.model_bytes
+        whole = self.timeline.alloc(shard * self.rank.world_size, "gathered_parameters")
+        if self.settings.offload_param and index not in self.persistent:
+            self.timeline.scratch(shard, "gathered_parameters")
+        self.timeline.free(whole)
 
     def _masters(self) -> None:
         timeline, rank = self.timeline, self.rank
