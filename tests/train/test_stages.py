@@ -37,6 +37,9 @@ def test_stage_0_holds_sixteen_bytes_of_every_parameter_on_every_rank(lab, rank)
     assert lab.psi == psi
     assert (held.weight_bytes, held.gradient_bytes) == (2 * psi, 2 * psi)
     assert (held.master_bytes, held.adam_bytes) == (4 * psi, 8 * psi)
+    assert {part: held.parts()[part] for part in stages.STATE_BYTES} == {
+        p: b * psi for p, b in stages.STATE_BYTES.items()
+    }
 
 
 @pytest.mark.slow
