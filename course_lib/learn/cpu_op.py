@@ -22,7 +22,7 @@ BUILD = "from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder as B; B().
 
 @dataclass(kw_only=True, slots=True)
 class OpBuild:
-    """A build that may still be running; no process where the system needs no operator."""
+    """A build that may still be running; no process where nothing had to be built."""
 
     process: subprocess.Popen | None = None
     log: Path | None = None
@@ -54,18 +54,28 @@ class OpBuild:
 
 
 def operator_built() -> bool:
-    """True when a compiled operator lies in the folder where the ranks look for it."""
-    return (extensions_folder() / OPERATOR / f"{OPERATOR}.so").exists()
+    """True when the compiled operator lies where the ranks look for it and ninja sees nothing to do."""
+    folder = extensions_folder() / OPERATOR
+    if not (folder / f"{OPERATOR}.so").exists():
+        return False
+    environment = rank_environment(0, ranks=1, port=0)
+    try:
+        ask = subprocess.run(["ninja", "-n"], cwd=folder, env=environment, capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return "no work to do" in ask.stdout
 
 
 def prepare_cpu_ranks() -> OpBuild:
-    """Start compiling DeepSpeed's CPU operator in the background; returns at once.
+    """Start compiling DeepSpeed's CPU operator in the background if need be; returns at once.
 
-    A compiled one is loaded for a check, in seconds: only ninja knows whether it is still up to date.
     Raises CourseError when there is no C++ compiler.
     """
     if not sys.platform.startswith("linux"):
         print("DeepSpeed needs no operator for CPU ranks on this system.")
+        return OpBuild()
+    if operator_built():
+        print("DeepSpeed's operator for CPU ranks is already compiled.")
         return OpBuild()
     if not any(shutil.which(compiler) for compiler in ("g++", "c++", "clang++")):
         fix = "Install one (Debian, Ubuntu, WSL: apt-get install g++), then run this cell again"
@@ -82,8 +92,5 @@ def prepare_cpu_ranks() -> OpBuild:
         )
     # A closed notebook takes its compilers with it.
     atexit.register(end_group, process)
-    if operator_built():
-        print("DeepSpeed's operator for CPU ranks was compiled before; it is checked in the background.")
-    else:
-        print("DeepSpeed compiles one operator in the background, once per environment (1 to 3 minutes). Read on.")
+    print("DeepSpeed compiles one operator in the background, once per environment (1 to 3 minutes). Read on.")
     return OpBuild(process=process, log=log)

@@ -85,8 +85,9 @@ def test_course_progress_prints_a_table_and_json():
     assert Path(record["file"]) == progress_path()
 
 
-def test_no_compiler_is_one_line_with_a_remedy(monkeypatch):
+def test_no_compiler_is_one_line_with_a_remedy(monkeypatch, tmp_path):
     monkeypatch.setattr(cpu_op.sys, "platform", "linux")
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
     monkeypatch.setattr(cpu_op.shutil, "which", lambda name: None)
     with pytest.raises(CourseError, match="apt-get install"):
         cpu_op.prepare_cpu_ranks()
@@ -102,3 +103,19 @@ def test_a_failed_or_endless_build_is_one_line(tmp_path, monkeypatch):
     with pytest.raises(CourseError, match="the build was ended"):
         cpu_op.OpBuild(process=endless, log=log).wait(time_limit_seconds=0.5)
     assert endless.returncode is not None
+
+
+def test_an_operator_counts_as_built_only_when_ninja_has_nothing_to_do(monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    folder, name = tmp_path / cpu_op.OPERATOR, f"{cpu_op.OPERATOR}.so"
+    folder.mkdir()
+    (folder / "source.cpp").write_text("old")
+    (folder / "build.ninja").write_text(
+        f"rule copy\n command = cp $in $out\nbuild {name}: copy source.cpp\ndefault {name}\n"
+    )
+    assert not cpu_op.operator_built()
+    environment = cpu_op.rank_environment(0, ranks=1, port=0)
+    subprocess.run(["ninja"], cwd=folder, env=environment, check=True, capture_output=True)
+    assert cpu_op.operator_built()
+    (folder / "source.cpp").write_text("new")
+    assert not cpu_op.operator_built()
