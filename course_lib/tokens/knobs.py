@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from course_lib.errors import CourseError
 from course_lib.tokens.families import VideoModel
+from course_lib.tokens.judge import processor_class
 from course_lib.tokens.routes import OTHER_ROUTES, PROBES, ROUTES, Bench, Probe, Seen
 
 if TYPE_CHECKING:
@@ -34,7 +35,15 @@ CANDIDATES: dict[str, tuple[Any, ...]] = {
     "min_frames": (64,),
     "max_frames": (6,),
 }
-"""Values that must show on at least one probe if the knob does anything; also the companions for pairs."""
+"""Values that must show on at least one probe if the knob does anything."""
+SAMPLING_PAIRS = (
+    {"do_sample_frames": True, "fps": 2.0},
+    {"do_sample_frames": True, "num_frames": 12},
+    {"num_frames": 12, "fps": 2.0},
+)
+"""Two companions at once: sampling switched on, and a rate or a number to limit."""
+TRIED_EVERYWHERE = ("max_pixels", "min_pixels", "total_pixels", "nframes", "min_frames", "max_frames")
+"""Knobs that people pass to every family, whether its processor knows them or not."""
 ELEMENT_KNOBS = (
     "max_pixels", "min_pixels", "total_pixels", "nframes", "fps", "min_frames", "max_frames", "num_frames", "size",
     "max_video_tokens",
@@ -59,7 +68,8 @@ class Verdict:
 
     def words(self) -> str:
         if self.outcome == TOGETHER:
-            return f"only together with {self.companion}"
+            alone = f" (alone: {self.error.split(':')[0]})" if self.error else ""
+            return f"only together with {self.companion}{alone}"
         if self.outcome == ERROR:
             return f"error ({self.error.split(':')[0]})"
         return f"{self.outcome} ({self.meaning})" if self.meaning else self.outcome
@@ -85,13 +95,18 @@ def judge_knob(
         return Verdict(knob=knob, route=route, outcome=WORKS, meaning=_meaning(bench, knob, moved, route, beside))
     companion = _companion(bench, knob, values, route, beside, probes)
     if companion:
-        return Verdict(knob=knob, route=route, outcome=TOGETHER, companion=companion)
+        return Verdict(knob=knob, route=route, outcome=TOGETHER, companion=companion, error=error)
     return Verdict(knob=knob, route=route, outcome=ERROR if error else NOTHING, error=error)
 
 
-def audit_model(model: VideoModel, knobs: tuple[str, ...] = tuple(CANDIDATES)) -> list[Verdict]:
-    """Every knob by every route that can be asked for `model` (the environment is asked separately: it is slow)."""
+def audit_model(model: VideoModel, knobs: tuple[str, ...] | None = None) -> list[Verdict]:
+    """Every knob by every route that can be asked for `model` (the environment is asked separately: it is slow).
+
+    knobs: None: those that the processor's class names as its own, and those that people try everywhere.
+    """
     with Bench(model) as bench:
+        own = processor_class(model.family).valid_kwargs.__annotations__
+        knobs = knobs or tuple(name for name in CANDIDATES if name in own or name in TRIED_EVERYWHERE)
         return [judge_knob(bench, knob, route=route) for knob in knobs for route in bench.routes]
 
 
@@ -192,7 +207,7 @@ def _moves(bench: Bench, knob: str, value: Any, route: str, beside: dict[str, An
     before, after = bench.observe(route, beside, probe), bench.observe(route, {**beside, knob: value}, probe)
     if after.error:
         return after.error
-    return not before.error and after != before
+    return after != before
 
 
 def _companion(
@@ -201,14 +216,14 @@ def _companion(
     """The first other setting beside which `knob` moves something, as name=value; empty when there is none."""
     if route == "environment":
         return ""
-    for other, others in CANDIDATES.items():
-        if other == knob or other in beside:
+    own = processor_class(bench.model.family).valid_kwargs.__annotations__
+    pairs = [{other: value} for other, others in CANDIDATES.items() if other in own for value in others]
+    for pair in (*pairs, *SAMPLING_PAIRS):
+        if knob in pair or beside.keys() & pair.keys():
             continue
-        for value in others:
-            pair = {**beside, other: value}
-            for own in values:
-                if any(_moves(bench, knob, own, route, pair, probe) is True for probe in probes):
-                    return f"{other}={json.dumps(value)}"
+        for value in values:
+            if any(_moves(bench, knob, value, route, {**beside, **pair}, probe) is True for probe in probes):
+                return " and ".join(f"{name}={json.dumps(other)}" for name, other in pair.items())
     return ""
 
 

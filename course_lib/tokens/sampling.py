@@ -46,7 +46,7 @@ def qwen2_indices(
         frames = min(max(total / _known(rate) * fps, min_frames), ceiling, total)
         frames = floor_to(frames, temporal_patch_size)
     else:
-        frames = total
+        raise CourseError("Qwen2-VL's processor samples only with num_frames or fps", fix="Give --frames or --fps")
     _refuse_too_many(frames, total)
     return _stepped(0.0, total, frames)
 
