@@ -1,4 +1,4 @@
 """`course doctor`: reads what a run left behind and says why it died, stalled, or did not learn.
 
-files → lines (sources.py) → events (events.py) → one detector per verdict → the first that speaks (diagnose.py).
+files → lines (sources.py) → events (reader.py) → one detector per verdict → the first that speaks (diagnose.py).
 """

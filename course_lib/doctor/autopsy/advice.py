@@ -228,11 +228,15 @@ def _stalled(finding: Finding, log: Log) -> list[str]:
 
 
 def _straggler(finding: Finding, log: Log) -> list[str]:
-    rank, ratio = finding.ranks[0], finding.numbers["ratio"]
+    rank, ratio, name = finding.ranks[0], finding.numbers["ratio"], finding.facts["name"]
+    fact = (
+        f"Rank {rank} takes {ratio:.1f} times as long as the others ({name})"
+        if finding.facts["works"]
+        else f"The others wait for rank {rank}, which hardly waits itself ({name})"
+    )
     return [
-        f"Rank {rank} takes {ratio:.1f} times as long as the others ({finding.facts['name']}), and all wait for it: "
-        "look at "
-        "that GPU's clock and temperature (nvidia-smi -q -d CLOCK,TEMPERATURE) and at other processes on it",
+        f"{fact}; all ranks go at its pace: look at that GPU's clock and temperature "
+        "(nvidia-smi -q -d CLOCK,TEMPERATURE) and at other processes on it",
         "If it is another rank every time, the batches are uneven: sort or pack by length",
         "Also: its CPU threads (OMP_NUM_THREADS, NUMA binding) and its disk",
     ]

@@ -21,7 +21,7 @@ GLOO_TIMEOUT = re.compile(
 FINGERPRINT = re.compile(
     r"Detected mismatch between collectives on ranks|collectives? (?:do not|don't) match|desync", re.I
 )
-FINGERPRINT_RANK = re.compile(r"Rank (\d+) is running collective: ([^,]*?OpType=(\w+)[^)]*)", re.I)
+FINGERPRINT_RANK = re.compile(r"Rank (\d+) is running collective: \w*\(?([^)]*?OpType=(\w+)[^)]*)", re.I)
 BARRIER = re.compile(r"Ranks? ([\d, ]+) failed to pass monitoredBarrier")
 WATCHDOG = re.compile(
     r"watchdog: rank (?P<rank>\d+) .*?last collective (?P<op>\w+)\s*(?:\((?P<fields>[^)]*)\))?"

@@ -5,6 +5,7 @@ import re
 from course_lib.doctor.autopsy.events import Line, Log
 from course_lib.doctor.autopsy.exits import TIME_LIMIT, Exit, first_exit
 from course_lib.doctor.autopsy.findings import Finding, last_step_before, phase_at, quote, went_on_after
+from course_lib.doctor.autopsy.learning import MASKED, NO_SAMPLES, SCALE_AT_MINIMUM
 from course_lib.doctor.autopsy.tracebacks import frames_before, phase_of
 
 SHM = re.compile(
@@ -14,7 +15,9 @@ SHM = re.compile(
 )
 SHM_FAULT = re.compile(r"error|fail|unable|insufficient|out of shared|no space|killed by signal|cannot|too small", re.I)
 DISK = re.compile(
-    r"No space left on device|\[Errno 28\]|os error 28\b|Disk quota exceeded|\[Errno 122\]|ENOSPC|disk (?:is )?full",
+    r"No space left on device|\[Errno 28\]|os error 28\b|Disk quota exceeded|\[Errno 122\]|ENOSPC|disk (?:is )?full|"
+    # What torch.save says when a write is cut short.
+    r"PytorchStreamWriter failed writing|inline_container\.cc:\d+\].*unexpected pos|basic_ios::clear: iostream error",
     re.I,
 )
 HOST = re.compile(
@@ -36,6 +39,8 @@ DAMAGED = re.compile(
 HOST_PERCENT = re.compile(r"CPU Virtual Memory:\s+used = ([\d.]+) GB, percent = ([\d.]+)%")
 EXCEPTION = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception|Interrupt|Exit))\b(?::|$)")
 LAUNCHERS = re.compile(r"ChildFailedError|CalledProcessError|SignalException|ProcessRaisedException|SystemExit")
+NAMED_ELSEWHERE = (MASKED, NO_SAMPLES, SCALE_AT_MINIMUM, re.compile(r"metric_for_best_model"))
+"""Exceptions that a verdict about learning explains better than 'a rank died' does."""
 PEER_GONE = re.compile(
     r"Connection (?:closed|reset) by peer|Broken pipe|connection was (?:likely )?(?:closed|lost)|recvValue failed|"
     r"remote process exited|Socket(?:StatusClosed| is closed)|heartbeat|failed to recv, got 0 bytes",
@@ -131,14 +136,13 @@ def detect_death(log: Log) -> Finding | None:
     """One rank's end, the others following: an exit code, a signal, an exception, a silence that peers report."""
     end = first_exit(log)
     raised = first_exception(log)
-    if not end and not raised and not _is_cut_off(log):
-        return None
-    if not end and not raised:
-        return _from_peers(log)
-    where = raised if raised and (not end or end.code > 0) else end.line
+    cancelled = next((line for line in log.notable if TIME_LIMIT.search(line.text)), None)
+    if not end and not raised and not cancelled:
+        return _from_peers(log) if _is_cut_off(log) else None
+    where = raised if raised and (not end or end.code > 0) else (end.line if end else cancelled)
     rank = where.rank if where is raised and raised.rank is not None else (end.rank if end else None)
     step = last_step_before(log, where)
-    evidence = ([quote(raised)] if raised else []) + ([quote(end.line)] if end else [])
+    evidence = [quote(line) for line in (raised, end and end.line, cancelled) if line]
     return Finding(
         verdict="rank_died",
         phase=_phase(log, where),
@@ -160,7 +164,7 @@ def _death_cause(log: Log, end: Exit | None, raised: Line | None) -> str:
         return {-15: "terminated", -2: "interrupted", -9: "killed", -11: "segfault", -6: "abort"}.get(
             end.code, "signal"
         )
-    return "exception"
+    return "exception" if raised else "exit_code"
 
 
 def first_exception(log: Log) -> Line | None:
@@ -170,10 +174,19 @@ def first_exception(log: Log) -> Line | None:
         match = EXCEPTION.match(text)
         if not match or LAUNCHERS.search(text) or PEER_GONE.search(text) or went_on_after(log, line):
             continue
+        if any(pattern.search(text) for pattern in NAMED_ELSEWHERE) or _is_chained(log, line):
+            continue
         if not frames_before(log, line) and "Traceback" not in _lines_above(log, line):
             continue
         return line
     return None
+
+
+def _is_chained(log: Log, line: Line) -> bool:
+    """Whether another exception followed from this one: the last of a chain is what ended the process."""
+    source = next(s for s in log.sources if s.name == line.source)
+    below = " ".join(source.lines[line.number : line.number + 3])
+    return "During handling of the above exception" in below or "The above exception was the direct cause" in below
 
 
 def _lines_above(log: Log, line: Line, count: int = 4) -> str:

@@ -8,8 +8,9 @@ from typing import Any
 
 from course_lib.doctor.autopsy import collectives, deaths, gpu_memory, learning, pace
 from course_lib.doctor.autopsy.advice import advice_for
-from course_lib.doctor.autopsy.events import Log, read_events
+from course_lib.doctor.autopsy.events import Log
 from course_lib.doctor.autopsy.findings import VERDICTS, Finding
+from course_lib.doctor.autopsy.reader import read_events
 from course_lib.doctor.autopsy.sources import gather
 from course_lib.doctor.autopsy.timing import Timing, eta_seconds, measure
 
@@ -17,7 +18,7 @@ QUIET = ("healthy", "unknown")
 """Verdicts that are not findings: exit code 0."""
 TRAINING_WORDS = re.compile(
     r"\btorch|transformers|deepspeed|\bpeft\b|accelerate|\[rank\d|ProcessGroup|NCCL|gloo|local_rank|safetensors|\btrl\b|"
-    r"llamafactory|\bswift\b|CUDA|\btrain\w*\.py|torchrun|trainer|DataLoader|python",
+    r"llamafactory|\bswift\b|CUDA|\btrain\w*\.py|torchrun|trainer|DataLoader|python|collective|slurmstepd",
     re.I,
 )  # fmt: skip
 
@@ -47,8 +48,8 @@ def detect(log: Log, timing: Timing) -> list[Finding]:
         deaths.detect_host(log),
         deaths.detect_damage(log),
         collectives.detect(log),
-        deaths.detect_death(log),
         learning.detect_no_steps(log),
+        deaths.detect_death(log),
         learning.detect_masked(log),
         learning.detect_nan(log),
         pace.detect_clock(log, timing),
@@ -64,7 +65,7 @@ def _is_training(log: Log) -> bool:
     """Whether anything in the text belongs to training; a web server's errors are none of ours."""
     if log.events or log.damaged_files:
         return True
-    return any(TRAINING_WORDS.search(line.text) for line in log.notable)
+    return any(TRAINING_WORDS.search(line.quoted) for line in log.notable)
 
 
 def _by_rank(log: Log) -> dict[int, Timing]:
@@ -76,7 +77,8 @@ def _by_rank(log: Log) -> dict[int, Timing]:
 
 
 def _record(log: Log, timing: Timing, finding: Finding, also: list[str]) -> dict[str, Any]:
-    eta = eta_seconds(log, timing) if finding.verdict not in VERDICTS[: VERDICTS.index("no_steps") + 1] else None
+    over = finding.verdict in VERDICTS[: VERDICTS.index("rank_died") + 1]
+    eta = None if over else eta_seconds(log, timing)
     pace_seconds = timing.seconds_per_step
     return {
         "verdict": finding.verdict,

@@ -1,73 +1,19 @@
-"""From lines to events: training rows, evaluation rows, progress bars, phase markers, each with its line.
+"""What happened in a log: training rows, evaluation rows, progress bars, phase markers, each with its line.
 
-One pass, cheap tests first: a long log is read at tens of thousands of lines a second.
-Failures (out of memory, exit codes, timeouts) are searched by their own detectors among the `notable` lines.
+Made by reader.py; failures (out of memory, exit codes, timeouts) are searched by their detectors among `notable`.
 """
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from course_lib.doctor.autopsy.rows import Row, row_in
-from course_lib.doctor.autopsy.sources import Remains, Source
+from course_lib.doctor.autopsy.sources import Source
 
 Kind = Literal["train", "eval", "summary", "bar", "marker"]
 Phase = Literal["load", "init", "train", "eval", "save"]
 
 RANK_PREFIX = re.compile(
     r"^\s*(?:\[(?:rank|default|Rank )\s?(\d+)\]:?|\[\d+,(\d+)\]<std\w+>:?|(\d{1,4}):(?=\s))\s?", re.IGNORECASE
-)
-STAMP = re.compile(r"(\d{4})-(\d\d)-(\d\d)[ T_](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?")
-BAR = re.compile(
-    r"(?P<label>[^|\[\]]{0,60}?)(?:\d+%\|[^|]*\|\s*)?(?P<done>\d[\d,]*)/(?P<total>\d[\d,]*) *"
-    r"\[(?P<elapsed>[\d:]+)<(?P<left>[\d:]+|\?)(?:, *(?P<rate>[\d.]+|\?) *(?P<unit>[\w/]+))?"
-)
-BAR_KINDS: tuple[tuple[str, re.Pattern], ...] = (
-    ("load", re.compile(r"checkpoint shards|loading|weights|fetching|materializ|partitioning", re.I)),
-    ("eval", re.compile(r"eval|predict|generat|valid|test", re.I)),
-    ("save", re.compile(r"saving|writing|consolidat", re.I)),
-    ("data", re.compile(r"map|filter|tokeniz|download|process|split|sanity|upload|hash|pack|encod|\w\.\w{2,}", re.I)),
-)
-MARKERS: tuple[tuple[Phase, re.Pattern], ...] = (
-    ("eval", re.compile(r"\*{3,} ?Running (?:Evaluation|Prediction)|(?:running|starting|start|begin\w*) eval", re.I)),
-    (
-        "save",
-        re.compile(
-            r"saving (?:\w+ ){0,3}?(?:model|adapter|checkpoint|weights|state)|\[Torch\] Saving|"
-            r"(?:model weights|checkpoint|configuration) saved|consolidating",
-            re.I,
-        ),
-    ),
-    ("train", re.compile(r"\*{3,} ?Running training|(?:start|begin)\w* training|training (?:has )?start", re.I)),
-    (
-        "init",
-        re.compile(
-            r"deepspeed\.initialize|initializ\w+ (?:deepspeed|engine|optimizer)|optimizer states|"
-            r"before creating|creating (?:torch\.\w+|fp16|bf16) ZeRO|ZeRO stage \d optimizer|"
-            r"Time to load \w+ op|Building extension module",
-            re.I,
-        ),
-    ),
-    ("load", re.compile(r"loading (?:\w+ ){0,3}?(?:model|weights|checkpoint)|from_pretrained|loading adapter", re.I)),
-)
-RESUME = re.compile(
-    r"resum\w* (?:\w+ ){0,3}?from\b.*?(?:checkpoint|step|global_step)[-_ /=:]*(\d+)|"
-    r"continuing training from global step (\d+)",
-    re.I,
-)
-TOTAL = re.compile(r"Total optimization steps = ([\d,]+)|max_steps['\"]?\s*[:=]\s*(\d+)", re.I)
-MARKER_WORDS = re.compile(
-    r"eval|sav|train|initializ|optimizer|creating|op\b|building|load|from_pretrained|resum|total|max_steps|consolidat",
-    re.I,
-)
-NOTABLE = re.compile(
-    r"error|exception|traceback|killed|kill|exit|signal|out of memory|timed? ?out|watchdog|no space|bus error|"
-    r"segmentation|abort|-100|label|early stop|nan|corrupt|deserializ|not a single sample|num_samples|global_step/|"
-    r"shared memory|/dev/shm|reset by peer|closed by peer|mismatch|file \"|\.py:\d+ in |return code|sigterm|"
-    r"sigkill|oom|interrupt|cannot allocate|can't allocate|overflow|loss scale|unexpected eof|torch\.size\(\[0\]\)|"
-    r"ranks? \d|invalid load key|failed|quota|response key|preempt|time limit|stall|supervised|virtual memory",
-    re.IGNORECASE,
 )
 
 
@@ -111,6 +57,15 @@ class Log:
     last_lines: dict[str, Line] = field(default_factory=dict)
     total_steps: int | None = None
     resumed_from: int | None = None
+    _steps: dict[str, tuple[list[int], list[int]]] = field(default_factory=dict)
+
+    def training_steps(self, source: str) -> tuple[list[int], list[int]]:
+        """Line numbers of a source's training rows and bars, in order, and the step that each reached."""
+        if source not in self._steps:
+            found = [e for e in self.events if e.line.source == source and e.step is not None]
+            found = [e for e in found if e.kind == "train" or e.phase == "train"]
+            self._steps[source] = ([e.line.number for e in found], [e.step for e in found])
+        return self._steps[source]
 
     def of(self, *kinds: Kind) -> list[Event]:
         return [event for event in self.events if event.kind in kinds]
@@ -130,182 +85,3 @@ class Log:
     @property
     def is_training_log(self) -> bool:
         return bool(self.events)
-
-
-def read_events(remains: Remains, settings: dict[str, Any] | None = None) -> Log:
-    """All events of all sources; explicit `settings` win over a run folder's settings.json and trainer_state."""
-    log = Log(damaged_files=remains.damaged_files, states=remains.states, sources=remains.sources)
-    for state in remains.states:
-        _read_state(log, state)
-    log.settings = {**log.settings, **remains.settings, **(settings or {})}
-    log.total_steps = _whole(log.settings.get("max_steps")) or log.total_steps
-    for source in remains.sources:
-        _Reader(log, source).read()
-    given = _whole(log.settings.get("resumed_from"))
-    log.resumed_from = given if given is not None else log.resumed_from
-    return log
-
-
-def _whole(value: Any) -> int | None:
-    try:
-        return int(value)
-    except (TypeError, ValueError):
-        return None
-
-
-def _read_state(log: Log, state: dict[str, Any]) -> None:
-    """HF's trainer_state.json: rows with steps and no times, and the settings that the Trainer knew."""
-    for name in ("max_steps", "save_steps", "eval_steps", "best_metric"):
-        if state.get(name) is not None:
-            log.settings.setdefault(name, state[name])
-    for name, callback in (state.get("stateful_callbacks") or {}).items():
-        args = callback.get("args") if isinstance(callback, dict) else None
-        if "EarlyStopping" in name and isinstance(args, dict) and "early_stopping_patience" in args:
-            log.settings.setdefault("early_stopping_patience", args["early_stopping_patience"])
-    for number, record in enumerate(state.get("log_history") or [], start=1):
-        row = row_in(record) if isinstance(record, dict) else None
-        if row:
-            text = str(record)[:300]
-            line = Line(source="trainer_state.json", number=number, rank=None, text=text, quoted=text)
-            log.events.append(_event_of(row, line))
-
-
-def _event_of(row: Row, line: Line, *, step: int | None = None, wall_seconds: float | None = None) -> Event:
-    seconds, clock = (row.seconds, "row") if row.seconds is not None else (wall_seconds, "wall")
-    return Event(
-        kind=row.kind,
-        line=line,
-        step=row.step if row.step is not None else step,
-        seconds=seconds,
-        clock=clock if seconds is not None else "",
-        values=row.values,
-        total=row.total,
-    )
-
-
-class _Reader:
-    """Reads one source; remembers the bar's last step for rows that do not say theirs."""
-
-    def __init__(self, log: Log, source: Source) -> None:
-        self.log, self.source = log, source
-        self.step: int | None = None
-        self.bar_total: int | None = None
-        self.wall: float | None = None
-
-    def read(self) -> None:
-        line = None
-        for number, quoted in enumerate(self.source.lines, start=1):
-            text, rank = quoted, self.source.rank
-            prefix = RANK_PREFIX.match(quoted)
-            if prefix:
-                rank, text = int(prefix[1] or prefix[2] or prefix[3]), quoted[prefix.end() :]
-            line = Line(source=self.source.name, number=number, rank=rank, text=text, quoted=quoted.strip())
-            stamp = STAMP.search(text, 0, 60)
-            if stamp:
-                self.wall = _wall_seconds(stamp)
-            for event in self._events(line):
-                self.log.events.append(event)
-            if NOTABLE.search(text):
-                self.log.notable.append(line)
-        if line:
-            self.log.last_lines[self.source.name] = line
-
-    def _events(self, line: Line) -> Iterator[Event]:
-        text = line.text
-        if "<" in text and "[" in text and "/" in text:
-            bar = BAR.search(text)
-            if bar:
-                event = self._bar(line, bar)
-                if event:
-                    yield event
-        row = row_in(text)
-        if row:
-            if row.total:
-                self.log.total_steps = self.log.total_steps or row.total
-            # A bar is redrawn and then written over; a row without a step belongs to the bar above it.
-            step = self.step if row.step is None and row.kind != "summary" else None
-            yield _event_of(row, line, step=step, wall_seconds=self.wall)
-            if row.step is not None and row.kind == "train":
-                self.step = row.step
-            return
-        if MARKER_WORDS.search(text):
-            yield from self._markers(line)
-
-    def _markers(self, line: Line) -> Iterator[Event]:
-        resume = RESUME.search(line.text)
-        if resume:
-            self.log.resumed_from = int(resume[1] or resume[2])
-        total = TOTAL.search(line.text)
-        if total and not self.log.total_steps:
-            self.log.total_steps = int((total[1] or total[2]).replace(",", "")) or None
-        for phase, pattern in MARKERS:
-            if pattern.search(line.text):
-                yield Event(
-                    kind="marker",
-                    line=line,
-                    phase=phase,
-                    step=self.step,
-                    seconds=self.wall,
-                    clock="wall",
-                    values={"resume": True} if resume else {},
-                )
-                return
-        if resume:
-            yield Event(kind="marker", line=line, phase="load", step=self.step, values={"resume": True})
-
-    def _bar(self, line: Line, bar: re.Match) -> Event | None:
-        done, total = (int(bar[name].replace(",", "")) for name in ("done", "total"))
-        phase = self._bar_phase(bar, done, total)
-        if phase is None:
-            return None
-        epoch = re.search(r"epoch\D{0,3}(\d+)", bar["label"], re.I)
-        if phase == "train":
-            if epoch:
-                # Lightning and hand-written loops draw one bar per epoch.
-                done, total = done + int(epoch[1]) * total, None
-            self.bar_total = self.bar_total or total
-            self.step = done
-            self.log.total_steps = self.log.total_steps or total
-        rate = bar["rate"] if bar["rate"] not in (None, "?") else None
-        per_step = None if rate is None or not float(rate) else float(rate)
-        if per_step and bar["unit"] and bar["unit"].endswith("/s"):
-            per_step = 1 / per_step
-        return Event(
-            kind="bar",
-            line=line,
-            step=done if phase == "train" else None,
-            seconds=clock_seconds(bar["elapsed"]),
-            clock="bar",
-            phase=phase,
-            total=total,
-            values={"done": done, "per_step": per_step},
-        )
-
-    def _bar_phase(self, bar: re.Match, done: int, total: int) -> Phase | None:
-        label, unit = bar["label"].strip().rstrip(":"), (bar["unit"] or "it/s").lower()
-        for phase, pattern in BAR_KINDS:
-            if label and pattern.search(label):
-                return None if phase == "data" else phase
-        if "/" not in unit or not re.search(r"it|step|batch", unit):
-            return None
-        known = self.log.total_steps or self.bar_total
-        if known is None or total == known or "epoch" in label.lower() or "train" in label.lower():
-            return "train"
-        # HF's evaluation bar has no label; what tells it is a total of its own.
-        return "eval"
-
-
-def _wall_seconds(stamp: re.Match) -> float:
-    import calendar
-
-    year, month, day, hour, minute, second = (int(part) for part in stamp.groups()[:6])
-    fraction = float(f"0.{stamp[7]}") if stamp[7] else 0.0
-    return calendar.timegm((year, month, day, hour, minute, second)) + fraction
-
-
-def clock_seconds(text: str) -> float:
-    """'1:02:03' or '02:03' as tqdm writes elapsed time, in seconds."""
-    seconds = 0
-    for part in text.split(":"):
-        seconds = seconds * 60 + int(part or 0)
-    return float(seconds)

@@ -21,7 +21,9 @@ RANK_FIELD = re.compile(r"^\s*rank\s*:\s*(\d+)")
 EXITCODE_FIELD = re.compile(r"^\s*exitcode\s*:\s*(-?\d+)")
 ROOT_CAUSE = re.compile(r"Root Cause \(first observed failure\)")
 LOCAL_RANK = re.compile(r"--?local[_-]rank[= ]'?(\d+)|local_rank: (\d+)")
-TIME_LIMIT = re.compile(r"DUE TO TIME LIMIT|time limit (?:exceeded|reached)|preempt", re.I)
+TIME_LIMIT = re.compile(
+    r"CANCELLED AT .*|DUE TO (?:TIME LIMIT|PREEMPTION)|time limit (?:exceeded|reached)|\bpreempted\b", re.I
+)
 
 # Each pattern: a rank may be in group 'rank', the code in 'code' or the signal's name in 'signal'.
 PATTERNS = tuple(
@@ -32,7 +34,7 @@ PATTERNS = tuple(
         r"process (?P<rank>\d+) terminated with (?:signal (?P<signal>SIG\w+)|exit code (?P<code>-?\d+))",
         r"process rank (?P<rank>\d+) with PID \d+ .*?exited on signal (?P<code_signal>\d+)",
         r"task (?P<rank>\d+): (?:Exited with exit code (?P<code>\d+)|"
-        r"(?P<word>Killed|Segmentation fault|Aborted|Bus error|Out Of Memory))",
+        r"(?P<word>Killed|Segmentation fault|Aborted|Bus error|Out Of Memory|Terminated))",
         r"died with <Signals\.(?P<signal>SIG\w+)",
         r"returned non-zero exit status (?P<code>\d+)",
         r"\bSignal \d+ \((?P<signal>SIG\w+)\) received",
@@ -51,6 +53,7 @@ WORD_SIGNALS = {
     "segmentation fault": 11,
     "aborted": 6,
     "bus error": 7,
+    "terminated": 15,
     "illegal instruction": 4,
 }
 

@@ -1,5 +1,6 @@
 """What a detector hands back, and the words it is written in."""
 
+import bisect
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,8 +14,8 @@ VERDICTS = (
     "checkpoint_damaged",
     "collective_mismatch",
     "collective_timeout",
-    "rank_died",
     "no_steps",
+    "rank_died",
     "labels_all_masked",
     "nan_signature",
     "clock_jump",
@@ -50,16 +51,17 @@ def quote(line: Line) -> str:
 
 def went_on_after(log: Log, line: Line, steps: int = 2) -> bool:
     """Whether training made `steps` more steps after `line` in the same source: then it was survived."""
-    before = _steps(e for e in log.events if e.line.source == line.source and e.line.number < line.number)
-    after = _steps(e for e in log.events if e.line.source == line.source and e.line.number > line.number)
-    if not after:
-        return False
+    numbers, reached = log.training_steps(line.source)
+    position = bisect.bisect_left(numbers, line.number)
     # A restart prints steps again; only steps beyond the ones before count.
-    return len({step for step in after if step > max(before, default=-1)}) >= steps
-
-
-def _steps(events: Any) -> list[int]:
-    return [e.step for e in events if e.step is not None and (e.kind == "train" or e.phase == "train")]
+    highest = max(reached[:position], default=-1)
+    beyond: set[int] = set()
+    for step in reached[position:]:
+        if step > highest:
+            beyond.add(step)
+        if len(beyond) >= steps:
+            return True
+    return False
 
 
 def phase_at(log: Log, line: Line) -> str | None:

@@ -165,7 +165,7 @@ def _why_inactive(log: Log, patience: float) -> str | None:
         return "metric"
     if not evals and not eval_steps:
         return "no_eval" if "eval_steps" in log.settings or log.of("summary") else None
-    if not evals and last is not None and eval_steps and last > eval_steps + _logging_interval(log):
+    if not evals and last is not None and eval_steps and last >= eval_steps + _logging_interval(log):
         return "no_eval"
     # The first evaluation sets the best value; only `patience` more of them without improvement stop the run.
     if eval_steps and total and (patience + 1) * eval_steps > total:

@@ -84,17 +84,19 @@ def detect_straggler(log: Log, timings: dict[int, Timing]) -> Finding | None:
         pace = ordinary_pace(timing.intervals)
         if pace and len(timing.intervals) >= STRAGGLER_ROWS:
             times["seconds per step"][rank] = [pace] * STRAGGLER_ROWS
-    worst: tuple[float, str, int, dict[int, float]] | None = None
+    # (is working time, factor, name, rank, medians): how long a rank works says more than how long others wait.
+    worst: tuple[bool, float, str, int, dict[int, float]] | None = None
     for name, by_rank in times.items():
         medians = {r: statistics.median(v) for r, v in by_rank.items() if len(v) >= STRAGGLER_ROWS}
         if len(medians) < 2:
             continue
-        rank, ratio = _outlier(medians, waits=bool(WAIT_TIME.search(name)))
-        if ratio >= STRAGGLER_RATIO and (worst is None or ratio > worst[0]):
-            worst = (ratio, name, rank, medians)
+        waits = WAIT_TIME.search(name) is not None
+        rank, ratio = _outlier(medians, waits=waits)
+        if ratio >= STRAGGLER_RATIO and (worst is None or (not waits, ratio) > worst[:2]):
+            worst = (not waits, ratio, name, rank, medians)
     if worst is None:
         return None
-    ratio, name, rank, medians = worst
+    works, ratio, name, rank, medians = worst
     shown = f"median {name} by rank: " + ", ".join(f"rank {r}: {medians[r]:.3g} s" for r in sorted(medians))
     rows = [e.line for e in log.train_rows if _rank_of(e) == rank][:2]
     return Finding(
@@ -102,7 +104,7 @@ def detect_straggler(log: Log, timings: dict[int, Timing]) -> Finding | None:
         ranks=[rank],
         evidence=[shown, *(quote(line) for line in rows)],
         numbers={"ratio": round(ratio, 3), "median_seconds": {str(r): round(v, 4) for r, v in sorted(medians.items())}},
-        facts={"name": name},
+        facts={"name": name, "works": works},
     )
 
 

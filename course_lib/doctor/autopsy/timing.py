@@ -5,9 +5,11 @@ count, however often they happen; they are added to the estimate at the rate at 
 """
 
 import itertools
+import statistics
 from dataclasses import dataclass, field
 
 from course_lib.doctor.autopsy.events import Event, Line, Log
+from course_lib.doctor.autopsy.rows import number
 
 STALL_SECONDS = 60.0
 """A pause shorter than this is nobody's problem."""
@@ -78,26 +80,35 @@ class Timing:
 
 def measure(log: Log) -> Timing:
     """Timing of the clock that has the most points (one rank's, when several ranks logged the same)."""
-    timing = Timing(last_step=log.last_step)
+    timing = Timing(last_step=log.last_step, seconds_per_step=_stated_pace(log))
     points = _points(log)
     if not points:
         return timing
     runs = [_without_skip(run, log.resumed_from) for run in _starts(points, log, timing)]
+    last_run: list[Interval] = []
     for run in runs:
-        timing.intervals += _intervals(run)
+        last_run = _intervals(run)
+        timing.intervals += last_run
     if not timing.intervals and log.resumed_from is not None:
         timing.intervals = _intervals(_with_origin(runs[-1], log.resumed_from))
     if not timing.intervals:
         timing.intervals = _intervals(_with_origin(runs[-1], 0))
-    last_run = [i for i in timing.intervals if i.first.line.source == runs[-1][-1].line.source and i.first in runs[-1]]
-    timing.seconds_per_step = ordinary_pace(last_run) or ordinary_pace(timing.intervals)
+    due = due_steps(log)
+    found_pace = ordinary_pace(_undisturbed(last_run, due)) or ordinary_pace(_undisturbed(timing.intervals, due))
+    timing.seconds_per_step = found_pace or timing.seconds_per_step
     timing.elapsed_seconds = sum(i.seconds for i in timing.intervals)
     if timing.seconds_per_step:
-        due = due_steps(log)
         found = [_stall(interval, timing.seconds_per_step, due) for interval in timing.intervals]
         # The first interval is slow in every run (compiling, warming caches) unless something was due in it.
         timing.stalls = [s for n, s in enumerate(found) if s and (n or s.reason)]
     return timing
+
+
+def _stated_pace(log: Log) -> float | None:
+    """The median of the step times that rows state themselves, for logs without a clock."""
+    names = ("step_time", "step_seconds", "seconds_per_step", "elapsed_time_per_iteration")
+    stated = [value for row in log.train_rows for name in names if (value := number(row.values.get(name)))]
+    return statistics.median(stated) if stated else None
 
 
 def _points(log: Log) -> list[Point]:
@@ -190,6 +201,12 @@ def ordinary_pace(intervals: list[Interval]) -> float | None:
     return pace or None
 
 
+def _undisturbed(intervals: list[Interval], due: dict[str, set[int] | int]) -> list[Interval]:
+    """Intervals in which nothing was due, when there are enough of them to tell the pace."""
+    calm = [i for i in intervals if all(_due_in(when, i.first.step, i.last.step) is None for when in due.values())]
+    return calm if len(calm) >= 3 else intervals
+
+
 def due_steps(log: Log) -> dict[str, set[int] | int]:
     """For 'save' and 'eval': the period when the settings give it, else the steps at which the log shows one."""
     due: dict[str, set[int] | int] = {}
@@ -229,31 +246,54 @@ def _stall(interval: Interval, pace: float, due: dict[str, set[int] | int]) -> S
 
 
 def eta_seconds(log: Log, timing: Timing) -> float | None:
-    """Seconds until max_steps: ordinary steps, and the stalls that are still due at what they cost so far.
+    """Seconds until max_steps: ordinary steps, and the pauses that are still due at what they cost so far.
 
     None when the run is over, or when the log does not say how many steps there are or how long one takes.
     """
     total, step, pace = log.total_steps, timing.last_step, timing.seconds_per_step
     if not total or step is None or pace is None or step >= total or log.of("summary"):
         return None
-    left = (total - step) * pace
-    if not timing.stalls or not timing.intervals:
-        return left
-    cost = sum(s.extra_seconds for s in timing.stalls) / len(timing.stalls)
-    seen = sum(i.steps for i in timing.intervals)
-    period = _stall_period(log, timing)
-    count = total // period - step // period if period else len(timing.stalls) / seen * (total - step)
-    return left + cost * count
+    return (total - step) * pace + _pauses_to_come(log, timing, step, total)
 
 
-def _stall_period(log: Log, timing: Timing) -> int | None:
-    """The save_steps or eval_steps that the stalls follow."""
-    steps = [stall.at_step for stall in timing.stalls]
-    periods = [
-        int(log.settings[name])
-        for name in ("save_steps", "eval_steps")
-        if isinstance(log.settings.get(name), int | float) and log.settings[name] >= 1
-    ]
-    fitting = [p for p in periods if steps and all(step % p == 0 for step in steps)]
-    # The longest period that explains every stall: with save 100 and eval 50, stalls at 100 and 200 are the save's.
-    return max(fitting, default=None)
+def _pauses_to_come(log: Log, timing: Timing, step: int, total: int) -> float:
+    """Seconds of saving and evaluating from `step` to `total`, each at what its kind has cost so far."""
+    due = due_steps(log)
+    spent = _spent_at(timing, due, step)
+    unexplained = [stall.extra_seconds for stall in timing.stalls if not stall.reason]
+    seen = sum(interval.steps for interval in timing.intervals) or 1
+    # One unexplained leap is an accident; several are a habit.
+    other = sum(unexplained) / seen * (total - step) if len(unexplained) > 1 else 0.0
+    costs = {reason: sum(values.values()) / len(values) for reason, values in spent.items()}
+    if not costs:
+        return other
+    periods = {name: when for name, when in due.items() if isinstance(when, int)}
+    if not periods:
+        return other + sum(sum(values.values()) for values in spent.values()) / seen * (total - step)
+    usual = sum(costs.values()) / len(costs)
+    shown = {at for values in spent.values() for at in values}
+    pending = step if step not in shown and any(step % period == 0 for period in periods.values()) else step + 1
+    for at in range(pending, total + 1):
+        reason = tuple(name for name, period in periods.items() if at % period == 0)
+        if reason:
+            other += costs.get(reason, usual)
+    return other
+
+
+def _spent_at(
+    timing: Timing, due: dict[str, set[int] | int], last_step: int
+) -> dict[tuple[str, ...], dict[int, float]]:
+    """Extra seconds around each step at which something was due, by what was due there."""
+    extra: dict[int, float] = {}
+    for interval in timing.intervals:
+        at = [s for w in due.values() if (s := _due_in(w, interval.first.step, interval.last.step)) is not None]
+        if at:
+            extra[max(at)] = extra.get(max(at), 0.0) + interval.seconds - timing.seconds_per_step * interval.steps
+    spent: dict[tuple[str, ...], dict[int, float]] = {}
+    for at, seconds in extra.items():
+        # The row of the last step may have been written before its pause: then it has cost nothing yet.
+        if at == last_step and seconds < STALL_SECONDS:
+            continue
+        reason = tuple(n for n, w in due.items() if (at % w == 0 if isinstance(w, int) else at in w))
+        spent.setdefault(reason, {})[at] = max(0.0, seconds)
+    return spent
