@@ -29,20 +29,21 @@ def corrected(config: dict, check: Callable[[dict], list[Finding]]) -> Corrected
         check: lint with everything but the configuration already given.
     """
     done: list[Edit] = []
-    tried: set[tuple[str, str]] = set()
+    seen = {repr(config)}
     findings = check(config)
     for _ in range(_ROUNDS):
-        edit = _next_edit(config, findings, tried)
-        if edit is None:
+        step = _next_step(config, findings, seen)
+        if step is None:
             break
-        config = apply(config, edit)
+        edit, config = step
+        seen.add(repr(config))
         done.append(edit)
         findings = check(config)
     return Corrected(config=config, edits=tuple(done), left=tuple(findings))
 
 
-def _next_edit(config: dict, findings: list[Finding], tried: set[tuple[str, str]]) -> Edit | None:
-    """The edit of the worst finding that was not tried; an error whose edit did not help loses its key."""
+def _next_step(config: dict, findings: list[Finding], seen: set[str]) -> tuple[Edit, dict] | None:
+    """The edit of the worst finding that leads somewhere new; an error whose edit does not loses its key."""
     for finding in findings:
         if finding.level == "note":
             continue
@@ -50,10 +51,9 @@ def _next_edit(config: dict, findings: list[Finding], tried: set[tuple[str, str]
         if finding.level == "error" and has(config, finding.key):
             wanted.append(delete(finding.key))
         for edit in wanted:
-            mark = (finding.code, f"{edit.action} {edit.key} {edit.value!r}")
-            if mark not in tried:
-                tried.add(mark)
-                return edit
+            after = apply(config, edit)
+            if repr(after) not in seen:
+                return edit, after
     return None
 
 

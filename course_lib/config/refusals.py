@@ -10,6 +10,7 @@ from typing import Any
 
 from course_lib.config.findings import Finding, delete, found, set_to
 from course_lib.config.installed import Verdict, ask_deepspeed, deepspeed_version
+from course_lib.config.numbers import number_in
 from course_lib.config.schema import Schema
 from course_lib.config.tree import MISSING, get, has, join, paths, without
 
@@ -69,7 +70,7 @@ def explain(config: dict, error: Exception, schema: Schema, ask: Callable[[dict]
             )
         ]
     value = get(config, key)
-    if (number := _number_in(value)) is not None:
+    if (number := number_in(value)) is not None:
         fix = f"Write the number without quotes: {number}"
         return [found("wrong_type", "error", key, f"{_shown(value)} is text: {_says(error)}", fix, set_to(key, number))]
     fix = f"Change or remove {key}"
@@ -85,7 +86,7 @@ def _field_finding(config: dict, error: Any, detail: dict, schema: Schema) -> Fi
     fix, edit = f"Give {key} a value that fits, or remove it", delete(key)
     if code == "fractional_number" and isinstance(value, float):
         fix, edit = f'Write {int(value)} (or "auto" under the Trainer where it has a rule)', set_to(key, int(value))
-    elif code == "wrong_type" and (number := _number_in(value)) is not None:
+    elif code in ("wrong_type", "not_allowed") and (number := number_in(value)) is not None:
         fix, edit = f"Write the number without quotes: {number}", set_to(key, number)
     message = f"DeepSpeed {deepspeed_version()} refuses {_shown(value)} here: {says}"
     block, _, name = key.rpartition(".")
@@ -121,7 +122,7 @@ def _to_blame(config: dict, error: Exception, ask: Callable[[dict], Verdict]) ->
         if after is None or (type(after), str(after)) != said:
             guilty.append((dotted, after is None))
     if not guilty:
-        return ""
+        return _first_to_raise(config, said, ask)
     message = str(error)
 
     def rank(item: tuple[str, bool]) -> tuple:
@@ -130,6 +131,17 @@ def _to_blame(config: dict, error: Exception, ask: Callable[[dict], Verdict]) ->
         return (not cured, not named, -len(dotted.rpartition(".")[2]) if named else 0, -dotted.count("."))
 
     return min(guilty, key=rank)[0]
+
+
+def _first_to_raise(config: dict, said: tuple[type, str], ask: Callable[[dict], Verdict]) -> str:
+    """Two keys may raise the same: then the first one with which the complaint appears, top-level keys only."""
+    built: dict = {}
+    for key, value in config.items():
+        built[key] = value
+        error = ask(built if any(name in built for name in _BATCH) else {**built, _BATCH[0]: 1}).error
+        if error is not None and (type(error), str(error)) == said:
+            return key
+    return ""
 
 
 def _first_named(message: str, schema: Schema) -> str:
@@ -147,14 +159,3 @@ def _shown(value: Any) -> str:
         return "nothing"
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _number_in(value: Any) -> int | float | None:
-    """The number that a quoted value means ("5e7" → 50000000), or None."""
-    if not isinstance(value, str):
-        return None
-    try:
-        number = float(value)
-    except ValueError:
-        return None
-    return int(number) if number == number and abs(number) < 1e300 and number == int(number) else number

@@ -18,6 +18,8 @@ from course_lib.config.tree import join
 
 NO_DEFAULT = object()
 """Marks a key that is looked up without a default."""
+FREE_FORM = ("optimizer.params", "scheduler.params")
+"""Blocks that are handed to a constructor as they are: their schema is that constructor's signature."""
 _PROBE = "__probe__"
 _DEPTH = 5
 
@@ -44,6 +46,11 @@ class Schema:
 
     def known(self, block: str) -> dict[str, Any]:
         return self.blocks[block].keys if block in self.blocks else {}
+
+    def knows(self, dotted: str) -> bool:
+        """Whether DeepSpeed reads this key, or hands it to an optimizer or a scheduler as it is."""
+        block, _, name = dotted.rpartition(".")
+        return name in self.known(block) or block in FREE_FORM
 
     def homes_of(self, name: str) -> list[str]:
         """Dotted keys under which `name` is known, the shallowest first."""

@@ -1,6 +1,6 @@
 """A nested configuration by dotted key ("zero_optimization.stage"): get, list, set, delete.
 
-Keys that contain a dot themselves are not addressed; DeepSpeed has none.
+A key that itself contains a dot is found too, where it stands; DeepSpeed has none, but people write them.
 """
 
 import copy
@@ -13,10 +13,10 @@ MISSING = object()
 
 def get(config: Any, dotted: str, default: Any = MISSING) -> Any:
     """The value at `dotted`, or `default` where the path ends early."""
-    for part in dotted.split("."):
-        if not isinstance(config, dict) or part not in config:
+    for key in _steps(config, dotted):
+        if not isinstance(config, dict) or key not in config:
             return default
-        config = config[part]
+        config = config[key]
     return config
 
 
@@ -38,8 +38,10 @@ def without(config: dict, *dotted_keys: str) -> dict:
     """A deep copy with these keys left out."""
     result = copy.deepcopy(config)
     for dotted in dotted_keys:
-        *blocks, last = dotted.split(".")
-        parent = get(result, ".".join(blocks)) if blocks else result
+        parent: Any = result
+        *blocks, last = _steps(result, dotted)
+        for block in blocks:
+            parent = parent.get(block) if isinstance(parent, dict) else None
         if isinstance(parent, dict):
             parent.pop(last, None)
     return result
@@ -48,8 +50,8 @@ def without(config: dict, *dotted_keys: str) -> dict:
 def put(config: dict, dotted: str, value: Any) -> dict:
     """A deep copy with `dotted` set; blocks on the way are made where missing."""
     result = copy.deepcopy(config)
-    *blocks, last = dotted.split(".")
     parent = result
+    *blocks, last = _steps(result, dotted)
     for block in blocks:
         if not isinstance(parent.get(block), dict):
             parent[block] = {}
@@ -60,3 +62,16 @@ def put(config: dict, dotted: str, value: Any) -> dict:
 
 def join(prefix: str, key: str) -> str:
     return f"{prefix}.{key}" if prefix else key
+
+
+def _steps(config: Any, dotted: str) -> list[str]:
+    """The keys to walk along: at each level the longest piece of what is left that is a key there."""
+    steps, left = [], dotted.split(".")
+    while left:
+        known = (n for n in range(len(left), 1, -1) if isinstance(config, dict) and ".".join(left[:n]) in config)
+        length = next(known, 1)
+        key = ".".join(left[:length])
+        steps.append(key)
+        config = config.get(key) if isinstance(config, dict) else None
+        left = left[length:]
+    return steps

@@ -4,6 +4,7 @@ from typing import Any
 
 from course_lib.config.facts import Facts
 from course_lib.config.findings import Finding, delete, found, set_to
+from course_lib.config.numbers import is_number, is_whole, whole_near
 
 TOTAL, MICRO, STEPS = "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
 
@@ -16,10 +17,10 @@ def batch_findings(facts: Facts) -> list[Finding]:
     findings = []
     for key in (TOTAL, MICRO, STEPS):
         value = facts.written.get(key)
-        if isinstance(value, float) and value != int(value):
-            edit = set_to(key, max(1, int(value)))
-            text = f"{value} has a fraction; batches are counted"
-            findings.append(found("fractional_number", "error", key, text, f"Write {max(1, int(value))}", edit))
+        if is_number(value) and not is_whole(value):
+            right = max(1, whole_near(value, otherwise=1))
+            text = f"{value} is no count of samples"
+            findings.append(found("fractional_number", "error", key, text, f"Write {right}", set_to(key, right)))
         elif isinstance(value, bool):
             text = f"{str(value).lower()} counts as {int(value)} here"
             findings.append(found("wrong_type", "note", key, text, f"Write {int(value)}", set_to(key, int(value))))
@@ -73,4 +74,4 @@ def _written_key(facts: Facts) -> str:
 
 
 def _counts(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 1 and value == int(value)
+    return is_whole(value) and value >= 1

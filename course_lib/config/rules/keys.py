@@ -30,7 +30,7 @@ def _walk(block: dict, path: str, written: dict, schema: Schema, findings: list[
         if dotted in schema.removed:
             continue
         if key in definition.keys:
-            findings += _deprecated(dotted, str(key), value, definition)
+            findings += _deprecated(dotted, str(key), block, definition)
             if isinstance(value, dict) and dotted in schema.blocks:
                 _walk(value, dotted, written, schema, findings)
             elif not isinstance(value, dict) and _must_be_block(dotted, value, schema):
@@ -59,6 +59,10 @@ def _unknown(dotted: str, key: str, path: str, written: dict, schema: Schema) ->
         return found(
             "comment_key", level, dotted, f"looks like a comment; DeepSpeed {version} {fate}", "", delete(dotted)
         )
+    if "." in key and schema.knows(dotted):
+        text = f"'{key}' is written flat: DeepSpeed {version} {fate}. Every dot is a block of its own"
+        edit = move(dotted, dotted)
+        return found("misplaced_key", "error", dotted, text, f"Write {_nested(key)}", edit)
     home = _home(key, path, schema)
     if home:
         text = f"'{key}' {where} is misplaced: DeepSpeed {version} {fate}. It belongs at {' or '.join(home[:3])}"
@@ -69,6 +73,11 @@ def _unknown(dotted: str, key: str, path: str, written: dict, schema: Schema) ->
     text = f"unknown key '{key}' {where}: DeepSpeed {version} {fate}"
     fix = f"Nearest: {', '.join(near or elsewhere)}" if near or elsewhere else f"Delete {dotted}"
     return found("unknown_key", "error", dotted, text, fix, _rename(dotted, key, path, near, written))
+
+
+def _nested(key: str) -> str:
+    first, *rest = key.split(".")
+    return f'{{"{first}": {_nested(".".join(rest)) if rest else "…"}}}'
 
 
 def _rename(dotted: str, key: str, path: str, near: list[str], written: dict) -> Edit:
@@ -93,11 +102,12 @@ def _all_names(schema: Schema) -> set[str]:
     return {name for block in schema.blocks.values() for name in block.keys}
 
 
-def _deprecated(dotted: str, key: str, value: object, definition: Block) -> list[Finding]:
+def _deprecated(dotted: str, key: str, written: dict, definition: Block) -> list[Finding]:
     """Fields that DeepSpeed's own model marks as deprecated, and what becomes of their value."""
     fields = definition.model.model_fields if definition.model else {}
     info = next((field for name, field in fields.items() if key in (name, field.alias)), None)
     extra = (info.json_schema_extra if info else None) or {}
+    value = written[key]
     if not isinstance(extra, dict) or not extra.get("deprecated") or value == "auto":
         return []
     new = str(extra.get("new_param", ""))
@@ -106,6 +116,9 @@ def _deprecated(dotted: str, key: str, value: object, definition: Block) -> list
         text = f"deprecated, and its value goes nowhere in DeepSpeed {deepspeed_version()}; {new} takes its place"
         return [found("no_effect", "error", dotted, text, f"Use {new}", delete(dotted))]
     alias = next((f.alias for name, f in fields.items() if name == new and f.alias), new)
+    if any(name in written for name in (new, alias)):
+        text = f"deprecated, and {alias} is there too: DeepSpeed {deepspeed_version()} asserts that only one of them is"
+        return [found("contradiction", "error", dotted, text, f"Delete {key}", delete(dotted))]
     text = f"deprecated; DeepSpeed {deepspeed_version()} still converts it to {alias}"
     edit = move(dotted, join(parent, alias))
     if convert := extra.get("new_param_fn"):

@@ -29,6 +29,10 @@ NETWORK_FILE_SYSTEMS = frozenset(
 """Types as /proc/mounts names them."""
 
 
+NETWORK_NAMES = frozenset(("nfs", "efs", "fsx", "lustre", "gpfs", "beegfs", "ceph", "cephfs", "gcsfuse", "s3fs", "smb"))
+"""Folder names that say it, for paths of a node that is not this machine."""
+
+
 def offload_findings(facts: Facts) -> list[Finding]:
     findings: list[Finding] = []
     for block in NVME_ONLY:
@@ -74,11 +78,22 @@ def _nvme(facts: Facts, block: str, dotted: str, written: dict) -> list[Finding]
         text = "device is nvme and no path is given; DeepSpeed accepts this and raises when the model is partitioned"
         fix = "Set nvme_path to a folder on a local NVMe disk"
         return [found("nvme_path", "error", key, text, fix, set_to(f"{dotted}.device", "cpu"))]
-    kind = file_system_of(Path(str(path)))
-    if kind in NETWORK_FILE_SYSTEMS:
-        text = f"{path} is on a network file system ({kind}): every parameter would cross the network each step"
+    return _slow_place(key, Path(str(path)))
+
+
+def _slow_place(key: str, path: Path) -> list[Finding]:
+    """A path on a network file system or in memory; one that is not here is judged by its name."""
+    kind = file_system_of(path)
+    network = kind if kind in NETWORK_FILE_SYSTEMS else ""
+    if not path.exists():
+        network = network or next((part for part in path.parts if part.lower() in NETWORK_NAMES), "")
+    if network:
+        text = f"{path} is on a network file system ({network}): every parameter would cross the network each step"
         fix = "Use a local NVMe disk; several nodes need one each"
         return [found("network_file_system", "warning", key, text, fix)]
+    if kind in ("tmpfs", "ramfs"):
+        text = f"{path} is in memory ({kind}): this is offload to the CPU, the slow way"
+        return [found("nvme_path", "warning", key, text, "Use a local NVMe disk, or device cpu")]
     return []
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from course_lib.config.facts import Facts
 from course_lib.config.findings import Edit, Finding, delete, found, set_to
 from course_lib.config.installed import deepspeed_config_module, standing_in
+from course_lib.config.numbers import is_number
 from course_lib.errors import nearest
 
 _POPPED = ("torch_adam", "adam_w_mode", "fp32_optimizer_states")
@@ -82,7 +83,7 @@ def _builds(kind: Any, params: dict) -> list[Finding]:
     signature = inspect.signature(kind.__init__)
     findings = refused_parameters("optimizer", arguments, lambda values: signature.bind(None, [], **values))
     for name in ("lr", "eps", "weight_decay"):
-        if name in arguments and not isinstance(arguments[name], int | float):
+        if name in arguments and not is_number(arguments[name]):
             text = f"{arguments[name]!r} is not a number"
             key = f"optimizer.params.{name}"
             findings.append(
@@ -153,7 +154,26 @@ def scheduler_findings(facts: Facts) -> list[Finding]:
     stand_ins = {"total_num_steps": 100, "warmup_num_steps": 1}
     values = {k: stand_ins.get(k, v) if facts.is_open(f"scheduler.params.{k}") else v for k, v in params.items()}
     with _quiet():
-        return refused_parameters("scheduler", values, lambda v: kind(_plain_optimizer(), **v))
+        refused = refused_parameters("scheduler", values, lambda v: kind(_plain_optimizer(), **v))
+    return refused or _rival_rate(facts, kind, params)
+
+
+def _rival_rate(facts: Facts, kind: type, params: dict) -> list[Finding]:
+    """A warm-up to warmup_max_lr replaces the optimizer's lr; its default does so too where it has one."""
+    parameter = inspect.signature(kind.__init__).parameters.get("warmup_max_lr")
+    if parameter is None:
+        return []
+    peak = params.get("warmup_max_lr", parameter.default)
+    rate = facts.value("optimizer.params.lr", None)
+    if rate is None and facts.trainer is not None and "optimizer" not in facts.final:
+        rate = facts.argument("learning_rate")
+    if not is_number(peak) or not is_number(rate) or peak == rate:
+        return []
+    key = "scheduler.params.warmup_max_lr"
+    origin = "" if "warmup_max_lr" in params else ", the scheduler's default"
+    text = f"the learning rate rises to {peak}{origin}; the optimizer's lr {rate} is never used"
+    value = "auto" if facts.framework == "trainer" else rate
+    return [found("contradiction", "warning", key, text, f"Write {value} here", set_to(key, value))]
 
 
 def refused_parameters(block: str, params: dict, build: Callable[[dict], Any]) -> list[Finding]:

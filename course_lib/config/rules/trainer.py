@@ -29,7 +29,14 @@ def trainer_findings(facts: Facts) -> list[Finding]:
         fix = f"Change {key}" if facts.writes(key) else f"Add {key}"
         edit = None if facts.writes(key) else set_to(key, {"stage": 0})
         findings.append(found("refused", "error", key, text, fix if key else "See the message", edit if key else None))
-    return [*findings, *_clipping(facts), *_accumulation(facts), *_two_schedulers(facts), *_two_optimizers(facts)]
+    return [
+        *findings,
+        *_checkpointing(facts),
+        *_clipping(facts),
+        *_accumulation(facts),
+        *_two_schedulers(facts),
+        *_two_optimizers(facts),
+    ]
 
 
 def _mismatch(facts: Facts, mismatch: Mismatch, *, given: bool) -> list[Finding]:
@@ -56,6 +63,16 @@ def _clipping(facts: Facts) -> list[Finding]:
     text = f"not in the JSON, so DeepSpeed clips at its default {default}; max_grad_norm {wanted} is not used"
     edit = set_to("gradient_clipping", "auto")
     return [found("argument_not_used", "error", "gradient_clipping", text, 'Add "gradient_clipping": "auto"', edit)]
+
+
+def _checkpointing(facts: Facts) -> list[Finding]:
+    """Only a model that calls deepspeed.checkpointing reads this block; transformers' models do not."""
+    block = facts.written.get("activation_checkpointing")
+    if not isinstance(block, dict) or not any(block.values()):
+        return []
+    text = "transformers' models checkpoint by gradient_checkpointing and do not read this block"
+    fix = "Set gradient_checkpointing: true in the training arguments"
+    return [found("no_effect", "note", "activation_checkpointing", text, fix, delete("activation_checkpointing"))]
 
 
 def _accumulation(facts: Facts) -> list[Finding]:

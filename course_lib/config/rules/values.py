@@ -7,11 +7,9 @@ from typing import Any
 from course_lib.config.facts import Facts
 from course_lib.config.findings import Edit, Finding, delete, found, set_to
 from course_lib.config.installed import deepspeed_version
-from course_lib.config.schema import NO_DEFAULT, Schema
+from course_lib.config.numbers import is_number, is_whole, number_in, whole_near
+from course_lib.config.schema import FREE_FORM, NO_DEFAULT, Schema
 from course_lib.config.tree import get, join, paths
-
-_FREE_FORM = ("optimizer.params.", "scheduler.params.")
-"""Handed to a constructor as they are: the schema is that constructor's signature."""
 
 
 def value_findings(facts: Facts) -> list[Finding]:
@@ -22,7 +20,7 @@ def _autos(facts: Facts) -> list[Finding]:
     """Every "auto" that nothing replaces and that is not a value of its own right."""
     findings = []
     for dotted, value in paths(facts.written):
-        if value != "auto" or not _is_known(dotted, facts.schema):
+        if value != "auto" or not facts.schema.knows(dotted):
             continue
         default = facts.schema.default_of(dotted)
         if facts.framework == "raw" and default != "auto":
@@ -34,7 +32,8 @@ def _autos(facts: Facts) -> list[Finding]:
 
 
 def _raw_auto(dotted: str, default: Any, schema: Schema) -> Finding:
-    typed = schema.blocks[dotted.rpartition(".")[0]].model if not dotted.startswith(_FREE_FORM) else None
+    block = dotted.rpartition(".")[0]
+    typed = schema.blocks[block].model if block not in FREE_FORM else None
     plain = default is None or isinstance(default, bool | int | float | str)
     version = deepspeed_version()
     if typed is not None:
@@ -43,11 +42,6 @@ def _raw_auto(dotted: str, default: Any, schema: Schema) -> Finding:
         text = f"'auto' is the Trainer's word; without it DeepSpeed {version} keeps the text 'auto' as the value"
     edit: Edit = set_to(dotted, default) if typed is not None and plain and default is not None else delete(dotted)
     return found("auto_not_resolved", "error", dotted, text, "Write the value that you want", edit)
-
-
-def _is_known(dotted: str, schema: Schema) -> bool:
-    block, _, name = dotted.rpartition(".")
-    return dotted.startswith(_FREE_FORM) or name in schema.known(block)
 
 
 def _untyped(facts: Facts) -> list[Finding]:
@@ -66,18 +60,17 @@ def _untyped(facts: Facts) -> list[Finding]:
 
 def _against_default(dotted: str, value: Any, default: Any) -> list[Finding]:
     """Compare a value's type with its default's: the only type that untyped keys have."""
-    number = _number_in(value)
+    number = number_in(value)
     if isinstance(default, bool):
         return [] if isinstance(value, bool) or value in (0, 1) else [_not_a_switch(dotted, value)]
     if isinstance(default, int | float):
         if isinstance(value, bool):
             text = f"{_json(value)} counts as {int(value)} here"
             return [found("wrong_type", "note", dotted, text, f"Write {int(value)}", set_to(dotted, int(value)))]
-        if isinstance(value, float) and isinstance(default, int) and value != int(value):
-            text = f"{value} has a fraction; this is a count"
-            return [
-                found("fractional_number", "error", dotted, text, f"Write {int(value)}", set_to(dotted, int(value)))
-            ]
+        if isinstance(default, int) and is_number(value) and not is_whole(value):
+            right = whole_near(value, otherwise=default)
+            text = f"{value} is no count"
+            return [found("fractional_number", "error", dotted, text, f"Write {right}", set_to(dotted, right))]
         if not isinstance(value, int | float):
             return [_not_a_number(dotted, value, number)]
     elif default in (None, NO_DEFAULT) and number is not None:
@@ -158,16 +151,6 @@ def _instance(parsed: Any, path: str, model: type) -> Any:
             return next((v for k, v in matches if k == name), matches[0][1])
         level = [v for _, v in attributes if type(v).__module__.startswith("deepspeed")]
     return None
-
-
-def _number_in(value: Any) -> int | float | None:
-    if not isinstance(value, str):
-        return None
-    try:
-        number = float(value)
-    except ValueError:
-        return None
-    return int(number) if abs(number) < 1e300 and number == int(number) else number
 
 
 def _json(value: Any) -> str:

@@ -69,7 +69,7 @@ SMALL_BUCKET = 200_000_000
 def zero_findings(facts: Facts) -> list[Finding]:
     findings = [*_never_read(facts)]
     if isinstance(facts.written.get(ZERO), dict):
-        findings += [*_wrong_stage(facts), *_nan_prone(facts), *_excluding(facts)]
+        findings += [*_no_stage(facts), *_wrong_stage(facts), *_nan_prone(facts), *_excluding(facts)]
     return findings + _reduce_scatter(facts)
 
 
@@ -91,6 +91,21 @@ def _never_read(facts: Facts) -> list[Finding]:
             )
             findings.append(found("no_effect", "error", key, text, f"Delete {key}", delete(key)))
     return findings
+
+
+def _no_stage(facts: Facts) -> list[Finding]:
+    block = facts.written[ZERO]
+    if not block or "stage" in block:
+        return []
+    key = f"{ZERO}.stage"
+    text = f"no stage is given and the default is {facts.schema.default_of(key)}: ZeRO is off"
+    return [found("missing_key", "warning", key, text, "Set stage to 1, 2 or 3", set_to(key, _stage_meant(facts)))]
+
+
+def _stage_meant(facts: Facts) -> int:
+    """3 where something asks for it, else 2."""
+    fields = _fields(facts).values()
+    return 3 if any(field in STAGE_3_ONLY or field == "offload_param" for field in fields) else 2
 
 
 def _wrong_stage(facts: Facts) -> list[Finding]:
