@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from course_lib.errors import FINDING, CourseError
-from course_lib.train.stages import end_group, extensions_folder, rank_environment
+from course_lib.train.ranks import end_group, extensions_folder, rank_environment
 from course_lib.units import human_seconds
 
 OPERATOR = "deepspeed_shm_comm"

@@ -5,12 +5,8 @@ Not here: Trainer runs (the tasks start those), activations (they are gone when 
 communication volume.
 """
 
-import contextlib
 import json
 import os
-import signal
-import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -18,7 +14,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from course_lib.errors import FINDING, CourseError
+from course_lib.errors import CourseError
+from course_lib.train.ranks import end_with_parent, run_ranks
 
 STATE_BYTES = {"weights": 2, "gradients": 2, "master weights": 4, "optimizer": 8}
 """Bytes per parameter trained with AdamW in bf16, on a rank that shares nothing (ZeRO, arXiv 1910.02054 §3.1)."""
@@ -127,99 +124,6 @@ def zero_lab(
     return LabReport(ranks=ranks, psi=runs[0].psi, seconds=time.monotonic() - started, runs=runs)
 
 
-def rank_environment(rank: int, *, ranks: int, port: int) -> dict[str, str]:
-    """The variables torchrun would set for one rank of one node, plus the course's choices for a CPU.
-
-    TORCH_EXTENSIONS_DIR stays as the user set it; by default compiled operators live inside the environment.
-    """
-    ours = {
-        "RANK": rank,
-        "LOCAL_RANK": rank,
-        "WORLD_SIZE": ranks,
-        "LOCAL_WORLD_SIZE": ranks,
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": port,
-        "DS_ACCELERATOR": "cpu",
-        "OMP_NUM_THREADS": 1,
-        "TORCH_EXTENSIONS_DIR": extensions_folder(),
-        "PYTHONWARNINGS": "ignore",
-        "COURSE_PARENT_PID": os.getpid(),
-    }
-    # ninja comes with this environment, which need not be on PATH. Last, because another ninja's version
-    # than the one that compiled the operators would compile them again.
-    path = os.pathsep.join([os.environ.get("PATH", ""), str(Path(sys.executable).parent)])
-    return {**os.environ, **{key: str(value) for key, value in ours.items()}, "PATH": path}
-
-
-def extensions_folder() -> Path:
-    """Where compiled operators are kept: TORCH_EXTENSIONS_DIR, else inside the environment."""
-    return Path(os.environ.get("TORCH_EXTENSIONS_DIR") or Path(sys.prefix) / "torch_extensions")
-
-
-def run_ranks(command: list[str], *, ranks: int, log_folder: Path, time_limit_seconds: float) -> None:
-    """Run `command` once per rank, each in its own process group, until all have ended well.
-
-    The first rank that fails, the time limit, or an interruption ends every group, compilers included.
-    Raises CourseError that quotes the failing rank's last line; its whole log is `log_folder`/rank*.log.
-    """
-    port, deadline = free_port(), time.monotonic() + time_limit_seconds
-    with contextlib.ExitStack() as stack:
-        processes = []
-        for rank in range(ranks):
-            log = stack.enter_context((log_folder / f"rank{rank}.log").open("wb"))
-            process = subprocess.Popen(
-                command,
-                env=rank_environment(rank, ranks=ranks, port=port),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-            stack.callback(end_group, process)
-            processes.append(process)
-        while any(process.poll() is None for process in processes):
-            failed = [rank for rank, process in enumerate(processes) if process.poll() not in (None, 0)]
-            if failed:
-                raise _rank_died(failed[0], processes[failed[0]].returncode, log_folder)
-            if time.monotonic() > deadline:
-                last = _last_line(log_folder / "rank0.log")
-                what = (
-                    f"not finished after {time_limit_seconds:.0f} s; all ranks were ended. Rank 0's last line: {last!r}"
-                )
-                fix = "Close other heavy programs, or raise time_limit_seconds"
-                raise CourseError(what, where=f"{ranks} ranks", fix=fix, exit_code=FINDING)
-            time.sleep(0.05)
-        for rank, process in enumerate(processes):
-            if process.returncode:
-                raise _rank_died(rank, process.returncode, log_folder)
-
-
-def free_port() -> int:
-    """A TCP port of the loopback address that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def end_group(process: subprocess.Popen) -> None:
-    """Kill every process of the group that `process` leads, and collect it. Does nothing when all have ended."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
-def _rank_died(rank: int, code: int, log_folder: Path) -> CourseError:
-    how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-    last = _last_line(log_folder / f"rank{rank}.log")
-    what = f"rank {rank} {how}; the other ranks were ended too. Its last line: {last!r}"
-    return CourseError(what, fix="Run `course check`", exit_code=FINDING)
-
-
-def _last_line(log: Path) -> str:
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    return lines[-1][-300:] if lines else "(nothing)"
-
-
 def storages(tensors: Iterator, seen: set[int]) -> int:
     """Bytes of the storages behind `tensors`, each counted once and never when its address is in `seen`."""
     total = 0
@@ -307,18 +211,6 @@ def _run_stage(stage: int, rank: int, *, steps: int, width: int, blocks: int) ->
     engine.destroy()
     seconds = round(time.monotonic() - started, 2)
     return {"stage": stage, "rank": rank, "psi": psi, "losses": losses, "seconds": seconds, "held": asdict(held)}
-
-
-def end_with_parent(parent_pid: int) -> None:
-    """End this process group when the process that started it is gone (a restarted kernel, a closed terminal)."""
-    import threading
-
-    def watch() -> None:
-        while os.getppid() == parent_pid:
-            time.sleep(0.5)
-        os.killpg(os.getpgid(0), signal.SIGKILL)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def main(spec: dict) -> None:

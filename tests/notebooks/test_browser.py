@@ -15,7 +15,7 @@ import pytest
 
 from course_lib.learn.notebooks import learner_path, solutions
 from course_lib.learn.progress import course_root
-from course_lib.train.stages import end_group, free_port
+from course_lib.train.ranks import end_group, free_port
 
 CHROMIUM = Path("/usr/bin/chromium")
 pytestmark = [

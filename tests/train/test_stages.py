@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from course_lib.errors import CourseError
-from course_lib.train import stages
+from course_lib.train import ranks, stages
 
 WIDTH, BLOCKS = 129, 2
 """An odd width: half of a bias does not exist, so stage 3 must round every parameter up by itself."""
@@ -128,7 +128,7 @@ def wait_for_files(folder) -> str:
 
 def run(folder, then: str, limit: float):
     code = SLEEP_WITH_CHILD.format(folder=str(folder), then=then)
-    stages.run_ranks([sys.executable, "-c", code], ranks=2, log_folder=folder, time_limit_seconds=limit)
+    ranks.run_ranks([sys.executable, "-c", code], ranks=2, log_folder=folder, time_limit_seconds=limit)
 
 
 @pytest.mark.ranks
@@ -155,12 +155,10 @@ def test_the_time_limit_ends_every_process_of_every_rank(tmp_path):
 
 @pytest.mark.ranks
 def test_ranks_end_when_the_process_that_started_them_is_killed(tmp_path):
-    inside = (
-        "from course_lib.train.stages import end_with_parent\nend_with_parent(int(os.environ['COURSE_PARENT_PID']))"
-    )
+    inside = "from course_lib.train.ranks import end_with_parent\nend_with_parent(int(os.environ['COURSE_PARENT_PID']))"
     code = SLEEP_WITH_CHILD.format(folder=str(tmp_path), then=inside)
     starter = (
-        "from pathlib import Path; import sys; from course_lib.train.stages import run_ranks\n"
+        "from pathlib import Path; import sys; from course_lib.train.ranks import run_ranks\n"
         f"command, folder = [sys.executable, '-c', {code!r}], Path({str(tmp_path)!r})\n"
         "run_ranks(command, ranks=2, log_folder=folder, time_limit_seconds=60)"
     )
@@ -176,12 +174,13 @@ def test_ranks_end_when_the_process_that_started_them_is_killed(tmp_path):
 
 def test_a_rank_gets_what_torchrun_would_set_and_the_users_folder_for_operators(monkeypatch, tmp_path):
     monkeypatch.delenv("TORCH_EXTENSIONS_DIR", raising=False)
-    environment = stages.rank_environment(1, ranks=3, port=12345)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    environment = ranks.rank_environment(1, ranks=3, port=12345)
     expected = {"RANK": "1", "WORLD_SIZE": "3", "MASTER_PORT": "12345", "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
     assert expected.items() <= environment.items()
     assert environment["TORCH_EXTENSIONS_DIR"] == os.path.join(sys.prefix, "torch_extensions")
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
-    assert stages.rank_environment(0, ranks=1, port=1)["TORCH_EXTENSIONS_DIR"] == str(tmp_path)
+    assert ranks.rank_environment(0, ranks=1, port=1)["TORCH_EXTENSIONS_DIR"] == str(tmp_path)
 
 
 @pytest.mark.parametrize("wrong", [{"stages": (4,)}, {"stages": ()}, {"ranks": 0}, {"steps": 1}, {"width": 0}])
