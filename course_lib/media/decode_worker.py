@@ -157,6 +157,29 @@ class Clip:
             yield index, np.rot90(frame.to_ndarray(format="rgb24"), self.turns)
 
 
+def sound_blocks(path: str, max_seconds: float | None):
+    """Yield first (rate, channels, seconds of the file), then float32 arrays (n, channels) of its first sound track."""
+    import av
+    import numpy as np
+
+    with av.open(path) as container:
+        if not container.streams.audio:
+            raise BadVideo("has no audio track")
+        stream = container.streams.audio[0]
+        rate, channels = stream.rate, stream.codec_context.channels
+        total = float(stream.duration * stream.time_base) if stream.duration else (container.duration or 0) / 1_000_000
+        yield rate, channels, total
+        to_float = av.AudioResampler(format="flt", layout=stream.layout, rate=rate)
+        left = round(max_seconds * rate) if max_seconds is not None else None
+        for frame in container.decode(stream):
+            for part in to_float.resample(frame):
+                block = part.to_ndarray().reshape(-1, channels)[:left]
+                left = None if left is None else left - len(block)
+                yield np.ascontiguousarray(block, dtype="<f4")
+                if left == 0:
+                    return
+
+
 class Server:
     """Answers requests until stdin closes, which it does when the asking process ends, however it ends."""
 
@@ -183,6 +206,9 @@ class Server:
 
     def answer(self, request: dict) -> None:
         try:
+            if request["do"] == "sound":
+                self.answer_sound(request)
+                return
             clip = self.open(request["path"], request["backend"])
             if request["do"] == "info":
                 self.send({**clip.info(), "timestamps": len(clip.seconds)}, clip.seconds.astype("<f8").tobytes())
@@ -196,6 +222,15 @@ class Server:
         except Exception as problem:  # noqa: BLE001 - every reason travels to the asking process as one line
             self.clip = self.key = None
             self.send({"error": _reason(problem)})
+
+    def answer_sound(self, request: dict) -> None:
+        blocks = sound_blocks(request["path"], request["max_seconds"])
+        rate, channels, total = next(blocks)
+        self.send({"rate": rate, "channels": channels, "total_seconds": total})
+        for block in blocks:
+            signal.setitimer(signal.ITIMER_REAL, request["alarm_seconds"])
+            self.send({"samples": len(block)}, block.data)
+        self.send({"samples": 0})
 
 
 def _reason(problem: Exception) -> str:

@@ -153,6 +153,23 @@ class FrameReader:
                 answer = self._head(info.path)
         return pictures if np.array_equal(back, np.arange(len(wanted))) else pictures[back]
 
+    def sound(self, path: Path | str, max_seconds: float | None = None) -> "tuple[np.ndarray, int, float]":
+        """The first sound track of a container: (float32 (n, channels), its rate, seconds that its header promises).
+
+        Raises CourseError for a file without a sound track, or that does not decode. media/audio.py makes speech of it.
+        """
+        import numpy as np
+
+        path, _ = _regular_file(path)
+        blocks = []
+        with self._exchange():
+            head = self._ask(path, {"do": "sound", "max_seconds": max_seconds})
+            while count := self._head(path)["samples"]:
+                blocks.append(np.empty((count, head["channels"]), dtype=np.float32))
+                self._fill(path, blocks[-1])
+        samples = np.concatenate(blocks) if blocks else np.empty((0, head["channels"]), dtype=np.float32)
+        return samples, head["rate"], head["total_seconds"]
+
     @contextlib.contextmanager
     def _exchange(self) -> Iterator[None]:
         """One request and its whole answer; a child whose answer was not read to its end is not asked again."""
