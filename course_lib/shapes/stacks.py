@@ -62,15 +62,23 @@ def vision_kinds(config: PretrainedConfig) -> list[Hashable]:
     return [(i in full, i if i in deepstack else None) for i in range(vision.depth)]
 
 
-def plan_stack(name: str, kinds: list[Hashable]) -> Stack:
-    """Choose first, last and one inner layer of each kind; every layer when that saves nothing."""
+def plan_stack(name: str, kinds: list[Hashable], *, whole_prefix: bool) -> Stack:
+    """Choose the first layers, one later layer of each kind, and the last.
+
+    Args:
+        whole_prefix: every layer up to the one where the last new kind appears stands for itself. In a hybrid model
+            with adapters on one kind only, layers before the first adapter carry no gradient; later ones do.
+    """
     depth = len(kinds)
-    inner = {}
-    for index in range(1, depth - 1):
-        inner.setdefault(kinds[index], index)
-    chosen = sorted({0, depth - 1, *inner.values()}) if depth else []
+    prefix = max((kinds.index(kind) for kind in set(kinds)), default=-1) if whole_prefix else 0
+    own = {i for i in range(depth) if i <= prefix or i == depth - 1}
+    inner: dict[Hashable, int] = {}
+    for index in range(depth):
+        if index not in own:
+            inner.setdefault(kinds[index], index)
+    chosen = sorted(own | set(inner.values()))
     position = {real: at for at, real in enumerate(chosen)}
-    stands_for = [position[i] if i in (0, depth - 1) else position[inner[kinds[i]]] for i in range(depth)]
+    stands_for = [position[i if i in own else inner[kinds[i]]] for i in range(depth)]
     return Stack(name=name, depth=depth, chosen=tuple(chosen), stands_for=tuple(stands_for))
 
 
@@ -80,9 +88,9 @@ def shorten(config: PretrainedConfig, *, whole: bool = False) -> tuple[Pretraine
     `whole` keeps every layer (used where a setting singles layers out by number).
     """
     short = copy.deepcopy(config)
-    stacks = [plan_stack("text", text_kinds(config))]
+    stacks = [plan_stack("text", text_kinds(config), whole_prefix=True)]
     if vision_kinds(config):
-        stacks.append(plan_stack("vision", vision_kinds(config)))
+        stacks.append(plan_stack("vision", vision_kinds(config), whole_prefix=False))
     if whole:
         stacks = [
             Stack(name=s.name, depth=s.depth, chosen=tuple(range(s.depth)), stands_for=tuple(range(s.depth)))

@@ -40,7 +40,7 @@ class PlainEngine(Engine):
     def backward_ends(self) -> None:
         """Gradients are flattened for the all-reduce in buckets of 5e8 elements, on one rank too."""
         bucket = 0
-        for index, _ in self._gradients:
+        for index in sorted(index for index, _ in self._gradients):
             bucket += self.rank.parameters[index].numel
             if bucket > ALLREDUCE_BUCKET:
                 self._reduce(bucket)
