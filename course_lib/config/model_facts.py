@@ -5,15 +5,27 @@ it errs.
 """
 
 from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-from course_lib.errors import CourseError
+from course_lib.catalog import catalogue, find_entry
+from course_lib.config.numbers import is_number
+from course_lib.errors import CourseError, did_you_mean
+from course_lib.files import read_json
 
 _ATTENTION = (
     *("q_proj", "k_proj", "v_proj", "o_proj", "qkv_proj"),
     *("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj"),
 )
 """Names that stand once in a layer."""
+_NEEDED = (
+    ("hidden_size",),
+    ("num_hidden_layers", "num_layers"),
+    ("vocab_size",),
+    ("intermediate_size", "ffn_hidden_size"),
+)
+"""Fields without which class defaults have to be asked for, each under the names that configs use."""
 _EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 
 
@@ -23,10 +35,12 @@ class ModelFacts:
 
     model_type: str
     config: Any
-    """The transformers config object; the Trainer's integration reads hidden_size from it."""
+    """transformers' config object, or its fields as attributes: what the Trainer's integration reads hidden_size of."""
     hidden_size: int
     layers: int
     intermediate_size: int
+    splits_query: bool
+    """MLA with a query rank: q_a_proj and q_b_proj stand where others have q_proj."""
     experts: int
     """Routed experts per layer; 0 for a dense model."""
     largest_parameter: int
@@ -35,7 +49,7 @@ class ModelFacts:
     def adapters_at_most(self, lora: dict[str, Any]) -> int:
         """Upper bound on LoRA elements: every target as wide as the MLP, in every layer, r·(in + out) each.
 
-        Embeddings or modules_to_save are not in it.
+        A vision tower, embeddings or modules_to_save are not in it.
         """
         targets = lora.get("target_modules")
         names = ["all"] * 7 if targets is None or isinstance(targets, str) else [str(name) for name in targets]
@@ -48,30 +62,64 @@ class ModelFacts:
 def model_facts(model: Any) -> ModelFacts:
     """Facts of a catalogue name, a directory, a config.json or a dict {"model_type": …, "config": {…}}.
 
+    The fields as written are used where they suffice; class defaults are asked of transformers, which takes seconds.
     Raises CourseError when the model is not known here.
     """
-    from course_lib.shapes.config import load_config, text_config
+    model_type, fields = _written(model)
+    config = _namespace(fields)
+    if not all(any(hasattr(_text(config), name) for name in names) for names in _NEEDED):
+        from course_lib.shapes.config import load_config
 
-    config = load_config(model)
-    text = text_config(config)
+        config = load_config(model)
+    text = _text(config)
 
     def number(*names: str) -> int:
         values = [getattr(text, name, None) for name in names]
-        return next((int(v) for v in values if isinstance(v, int | float) and not isinstance(v, bool)), 0)
+        return next((int(v) for v in values if is_number(v)), 0)
 
-    hidden, experts = number("hidden_size"), number(*_EXPERT_COUNTS)
+    hidden, experts = number(*_NEEDED[0]), number(*_EXPERT_COUNTS)
     if not hidden:
-        raise CourseError(f"the config of {config.model_type} has no hidden_size", where=str(model))
+        raise CourseError(f"the config of {model_type} has no hidden_size", where=str(model)[:60])
     expert_width = number("moe_intermediate_size", "expert_ffn_hidden_size", "intermediate_size")
     # transformers 5 keeps gate and up of all experts of a layer in one tensor (experts, 2·width, hidden).
     fused = experts * 2 * expert_width * hidden if experts > 1 else 0
     dense = number("intermediate_size", "ffn_hidden_size")
     return ModelFacts(
-        model_type=config.model_type,
+        model_type=model_type,
         config=config,
         hidden_size=hidden,
-        layers=number("num_hidden_layers", "num_layers"),
+        layers=number(*_NEEDED[1]),
         intermediate_size=max(dense, expert_width),
+        splits_query=bool(number("q_lora_rank")),
         experts=experts if experts > 1 else 0,
         largest_parameter=max(number("vocab_size") * hidden, fused, dense * hidden),
     )
+
+
+def _written(model: Any) -> tuple[str, dict[str, Any]]:
+    """model_type and the fields that somebody wrote down. Raises CourseError for what names no model."""
+    if isinstance(model, dict):
+        values, where = model, "model"
+    elif Path(str(model)).is_dir() or str(model).endswith(".json"):
+        file = Path(str(model)) / "config.json" if Path(str(model)).is_dir() else Path(str(model))
+        values, where = read_json(file), str(file)
+    else:
+        entry = find_entry(str(model))
+        if entry is None:
+            raise CourseError(f"unknown model '{model}'", fix=did_you_mean(str(model), catalogue()))
+        return entry.model_type, entry.config
+    if not isinstance(values, dict) or not isinstance(values.get("model_type"), str):
+        raise CourseError("must be an object with 'model_type'", where=where)
+    fields = values["config"] if isinstance(values.get("config"), dict) else values
+    return values["model_type"], fields
+
+
+def _namespace(fields: dict[str, Any]) -> SimpleNamespace:
+    nested = {k: _namespace(v) if isinstance(v, dict) else v for k, v in fields.items() if isinstance(k, str)}
+    return SimpleNamespace(**nested)
+
+
+def _text(config: Any) -> Any:
+    """The language model's config inside a multimodal one, itself for a text model."""
+    config = getattr(config, "thinker_config", None) or config
+    return getattr(config, "text_config", None) or config

@@ -120,11 +120,12 @@ def through_trainer(
             view = _chain(config, arguments, world_size, model)
             return dataclasses.replace(view, refusals=(*refusals, *view.refusals))
         except Exception as error:  # noqa: BLE001 - the integration raises whatever it trips over
-            key = _to_blame(config, error, lambda c: _chain(c, arguments, world_size, model))
-            refusals.append((key, f"{type(error).__name__}: {' '.join(str(error).split())}"))
-            if not key:
+            keys = [dotted for dotted, _ in paths(config) if f"'{dotted}'" in str(error)]
+            keys = keys or [_to_blame(config, error, lambda c: _chain(c, arguments, world_size, model))]
+            refusals += [(key, f"{type(error).__name__}: {' '.join(str(error).split())}") for key in keys]
+            if keys == [""]:
                 return TrainerView(config=config, refusals=tuple(refusals))
-            config = without(config, key)
+            config = without(config, *keys)
 
 
 def _chain(config: dict, arguments: dict[str, Any] | None, world_size: int, model: "_Model") -> TrainerView:

@@ -1,5 +1,6 @@
 """The ds_config against the model's shape and the adapters."""
 
+import importlib.util
 import os
 import re
 from pathlib import Path
@@ -106,12 +107,11 @@ def _targets(facts: Facts) -> list[Finding]:
 
 
 def _attribute_names(facts: Facts) -> set[str]:
-    """Every `self.NAME = …` in the modeling files beside the model's configuration class."""
-    assert facts.model is not None
-    import sys
-
-    module = sys.modules.get(type(facts.model.config).__module__)
-    if module is None or module.__file__ is None:
+    """Every `self.NAME = …` in transformers' modeling files for this model type; none when there is no such folder."""
+    spec = importlib.util.find_spec("transformers")
+    if facts.model is None or spec is None or spec.origin is None:
         return set()
-    sources = [p.read_text(encoding="utf-8") for p in Path(module.__file__).parent.glob("modeling_*.py")]
-    return {name for text in sources for name in re.findall(r"self\.(\w+) *=", text)}
+    folder = Path(spec.origin).parent / "models" / facts.model.model_type
+    sources = [p.read_text(encoding="utf-8") for p in folder.glob("modeling_*.py")]
+    names = {name for text in sources for name in re.findall(r"self\.(\w+) *=", text)}
+    return names - {"q_proj"} if facts.model.splits_query and "q_a_proj" in names else names
