@@ -1,7 +1,9 @@
 """`course check`: can this environment run the course. About one run, against a node: preflight.py."""
 
+import importlib.util
 import os
 import shutil
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -9,6 +11,7 @@ from pathlib import Path
 from course_lib.doctor import machine, probes
 from course_lib.doctor.lines import Line, fail, ok, warn
 from course_lib.doctor.packages import INSTALL, package_lines
+from course_lib.train.ranks import extensions_folder, free_port, rank_environment
 from course_lib.units import GIB, MIB, human_bytes
 
 OLDEST_PYTHON = (3, 11)
@@ -95,24 +98,55 @@ def ninja_line() -> Line:
     )
 
 
-def extensions_folder() -> Path:
-    """Where compiled operators are kept: TORCH_EXTENSIONS_DIR, else inside the environment as the course sets it."""
-    return Path(os.environ.get("TORCH_EXTENSIONS_DIR") or Path(sys.prefix) / "torch_extensions")
-
-
 def op_line(folder: Path, op: str = CPU_OP) -> Line:
-    """Whether DeepSpeed's CPU operator is compiled, or a dead build's lock stands in its way.
-
-    torch's builder waits for the file 'lock' without a time limit, also when its owner was killed.
-    """
+    """Whether DeepSpeed's CPU operator is compiled and up to date, being compiled, or blocked by a dead build."""
     name, built, lock = "deepspeed CPU operator", folder / op / f"{op}.so", folder / op / "lock"
-    if lock.exists() and not built.exists():
-        minutes = (time.time() - lock.stat().st_mtime) / 60
-        fix = f"If no build runs now, remove {lock} (else the next start waits for it for ever)"
-        return warn(name, f"being compiled, or left half-built {minutes:.0f} min ago", fix)
+    if lock.exists() and _lock_blocks(lock):
+        since = f"{(time.time() - lock.stat().st_mtime) / 60:.0f} min ago"
+        if torch_waits_for_lock_files():
+            fix = f"If no build runs now, remove {lock}: this torch waits for it for ever"
+            return warn(name, f"being compiled, or left half-built {since}", fix)
+        return warn(name, f"being compiled since {since}", "Wait until it is done")
     if not built.exists():
         return warn(name, f"not compiled yet in {folder}", FIRST_COMPILE)
+    if not _is_up_to_date(folder / op):
+        return warn(name, f"{built} was compiled for another torch or compiler", FIRST_COMPILE)
     return ok(name, str(built))
+
+
+def torch_waits_for_lock_files() -> bool:
+    """Whether the installed torch takes a lock file's mere existence for a running build (it did before 2.14)."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or not spec.submodule_search_locations:
+        return False
+    builder = Path(spec.submodule_search_locations[0]) / "utils" / "cpp_extension.py"
+    return builder.is_file() and "FileBaton(" in builder.read_text(errors="replace")
+
+
+def _lock_blocks(lock: Path) -> bool:
+    """Whether the next start would wait for this lock: an old torch for the file, a new one for whoever holds it."""
+    if torch_waits_for_lock_files():
+        return True
+    try:
+        import fcntl
+    except ImportError:
+        return False
+    with lock.open("rb") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+    return False
+
+
+def _is_up_to_date(folder: Path) -> bool:
+    """Whether ninja sees nothing to do; true when it cannot be asked (that is another line's matter)."""
+    environment = rank_environment(0, ranks=1, port=0)
+    try:
+        ask = subprocess.run(["ninja", "-n"], cwd=folder, env=environment, capture_output=True, text=True, timeout=5)
+    except (OSError, subprocess.TimeoutExpired):
+        return True
+    return "no work to do" in ask.stdout
 
 
 def video_line(answer: probes.Answer) -> Line:
@@ -170,7 +204,7 @@ def gpu_line(gpus: machine.Gpus) -> Line:
 
 def port_line() -> Line:
     try:
-        return ok("port", f"{machine.free_port()} can be listened on")
+        return ok("port", f"{free_port()} can be listened on")
     except OSError as error:
         return fail("port", f"no local port can be opened ({error})", "Allow local connections; ranks talk over one")
 

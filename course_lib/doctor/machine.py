@@ -178,13 +178,6 @@ def port_is_free(port: int) -> bool:
         return True
 
 
-def free_port() -> int:
-    """A port that nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def gpus() -> Gpus:
     """What NVML says; never raises, so that a machine without a driver is a fact and not an error."""
     try:

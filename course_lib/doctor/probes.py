@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from course_lib.train.ranks import end_group
+
 TORCH = """
 import json, torch, torchvision, torchvision.ops
 kept = torchvision.ops.nms(torch.tensor([[0., 0., 1., 1.]]), torch.tensor([1.]), 0.5).tolist()
@@ -84,7 +86,13 @@ def _start(command: list[str], stdin: Path, environment: dict) -> subprocess.Pop
     try:
         with stdin.open() as source:
             return subprocess.Popen(
-                command, stdin=source, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+                command,
+                stdin=source,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=environment,
+                start_new_session=True,
             )
     except OSError as error:
         return error
@@ -96,7 +104,7 @@ def _collect(child: subprocess.Popen | OSError, deadline: float) -> Answer:
     try:
         out, err = child.communicate(timeout=max(0.1, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
-        child.kill()
+        end_group(child)
         child.communicate()
         return Answer(record={}, problem="no answer within the time limit", timed_out=True)
     if child.returncode != 0:

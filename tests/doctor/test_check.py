@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -88,23 +89,45 @@ def test_gpus_that_torch_cannot_see_are_a_warning():
     assert environment.torch_line(answer, machine.Gpus()).level == "OK"
 
 
-def test_the_cpu_operator_is_compiled_missing_or_blocked_by_a_dead_build(tmp_path):
-    assert environment.op_line(tmp_path).level == "WARN"
-    assert "two minutes" in environment.op_line(tmp_path).fix
+def _operator(tmp_path, *names):
     folder = tmp_path / environment.CPU_OP
     folder.mkdir()
-    (folder / "lock").touch()
-    blocked = environment.op_line(tmp_path)
-    assert (blocked.level, str(folder / "lock") in blocked.fix) == ("WARN", True)
-    (folder / f"{environment.CPU_OP}.so").touch()
+    for name in names:
+        (folder / name).touch()
+    return folder
+
+
+def test_an_operator_that_is_not_compiled_says_how_long_it_will_take(tmp_path):
+    line = environment.op_line(tmp_path)
+    assert (line.level, "two minutes" in line.fix) == ("WARN", True)
+
+
+@pytest.mark.skipif(not shutil.which("ninja"), reason="ninja is not there")
+def test_an_operator_counts_when_ninja_sees_nothing_to_do(tmp_path):
+    folder = _operator(tmp_path, f"{environment.CPU_OP}.so")
+    (folder / "build.ninja").write_text("rule cc\n  command = touch $out\nbuild done: cc\n")
+    assert "another torch" in environment.op_line(tmp_path).message
+    (folder / "build.ninja").write_text("rule cc\n  command = touch $out\n")
     assert environment.op_line(tmp_path).level == "OK"
 
 
-def test_the_operators_folder_is_the_variable_or_inside_the_environment(monkeypatch, tmp_path):
-    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
-    assert environment.extensions_folder() == tmp_path
-    monkeypatch.delenv("TORCH_EXTENSIONS_DIR")
-    assert str(environment.extensions_folder()) == os.path.join(sys.prefix, "torch_extensions")
+def test_a_lock_that_nobody_holds_blocks_only_an_older_torch(tmp_path, monkeypatch):
+    folder = _operator(tmp_path, "lock")
+    monkeypatch.setattr(environment, "torch_waits_for_lock_files", lambda: True)
+    blocked = environment.op_line(tmp_path)
+    assert (blocked.level, str(folder / "lock") in blocked.fix) == ("WARN", True)
+    monkeypatch.setattr(environment, "torch_waits_for_lock_files", lambda: False)
+    assert "not compiled yet" in environment.op_line(tmp_path).message
+
+
+def test_a_lock_that_somebody_holds_is_a_running_build(tmp_path, monkeypatch):
+    import fcntl
+
+    folder = _operator(tmp_path, "lock")
+    monkeypatch.setattr(environment, "torch_waits_for_lock_files", lambda: False)
+    with (folder / "lock").open("wb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert "being compiled" in environment.op_line(tmp_path).message
 
 
 def test_dockers_default_shm_is_too_small_for_two_cpu_ranks():
