@@ -262,6 +262,22 @@ def nearest_indices(timestamps_seconds: "np.ndarray", wanted_seconds: Sequence[f
     return np.where(wanted - times[left] <= times[right] - wanted, left, right)
 
 
+def spread_indices(timestamps_seconds: "np.ndarray", count: int) -> "np.ndarray":
+    """`count` distinct frames evenly over time, first and last included, int64 (count,); one frame: the first.
+
+    Where a variable rate leaves fewer frames than an even spread wants, the nearest ones not yet taken stand in.
+    """
+    import numpy as np
+
+    total = len(timestamps_seconds)
+    if not 1 <= count <= total:
+        raise CourseError(f"{count} distinct frames cannot be taken from {total}")
+    wanted = np.linspace(timestamps_seconds[0], timestamps_seconds[-1], count)
+    order = np.arange(count)
+    later = np.maximum.accumulate(nearest_indices(timestamps_seconds, wanted) - order) + order
+    return np.minimum(later, total - count + order)
+
+
 def window_indices(info: VideoInfo, start_seconds: float, end_seconds: float, frames: int) -> "np.ndarray":
     """Indices of `frames` frames spread evenly over [start, end) by real timestamps, never outside the window.
 
@@ -290,15 +306,12 @@ def load_video_frames(video_path: Path | str, max_frames: int = 8) -> "tuple[np.
 
     Raises CourseError with path and reason for a file that cannot be read, and for max_frames below 1.
     """
-    import numpy as np
-
     if max_frames < 1:
         raise CourseError(f"max_frames must be at least 1, got {max_frames}")
     with FrameReader() as reader:
         info = reader.info(video_path)
-        times = info.timestamps_seconds
-        indices = np.unique(nearest_indices(times, np.linspace(times[0], times[-1], min(max_frames, info.frames))))
-        return reader.frames(video_path, indices), times[indices]
+        indices = spread_indices(info.timestamps_seconds, min(max_frames, info.frames))
+        return reader.frames(video_path, indices), info.timestamps_seconds[indices]
 
 
 def _regular_file(path: Path | str) -> tuple[Path, tuple]:

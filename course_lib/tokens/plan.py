@@ -92,7 +92,7 @@ class TokenPlan:
 
 def plan_clip(info: "VideoInfo", model: VideoModel, budget: Budget) -> TokenPlan:
     """The bill of a real file: by real time when `budget.frames` is given, else the model's own frames."""
-    from course_lib.media.video import nearest_indices
+    from course_lib.media.video import spread_indices
 
     times = info.timestamps_seconds
     findings = []
@@ -100,9 +100,7 @@ def plan_clip(info: "VideoInfo", model: VideoModel, budget: Budget) -> TokenPlan
         count = min(budget.frames, info.frames)
         if count < budget.frames:
             findings.append(f"{budget.frames} frames were asked for, the clip has {info.frames}")
-        import numpy as np
-
-        indices = nearest_indices(times, np.linspace(times[0], times[-1], count))
+        indices = spread_indices(times, count)
     else:
         indices = own_indices(model, info.frames, info.average_fps, info.duration_seconds, fps=budget.fps)
         findings += _uneven(times, info.average_fps)

@@ -20,7 +20,14 @@ from hypothesis import strategies as st
 
 from course_lib.errors import CourseError
 from course_lib.media import video
-from course_lib.media.video import FrameReader, VideoInfo, load_video_frames, nearest_indices, window_indices
+from course_lib.media.video import (
+    FrameReader,
+    VideoInfo,
+    load_video_frames,
+    nearest_indices,
+    spread_indices,
+    window_indices,
+)
 
 sys.path.insert(0, str(Path(__file__).parent))
 from clips import grey, numbers, write_clip
@@ -330,6 +337,27 @@ def _info(times: list[float]) -> VideoInfo:
 def test_nearest_means_no_other_frame_is_nearer(times, wanted):
     for index, time_wanted in zip(nearest_indices(times, wanted), wanted, strict=True):
         assert abs(times[index] - time_wanted) == min(abs(t - time_wanted) for t in times)
+
+
+@given(st.lists(st.floats(0, 100), min_size=1, max_size=60, unique=True).map(sorted), st.data())
+@settings(max_examples=200, deadline=None)
+def test_a_spread_is_distinct_ascending_and_reaches_both_ends(times, data):
+    count = data.draw(st.integers(1, len(times)))
+    indices = spread_indices(np.array(times), count)
+    assert len(indices) == count
+    assert (np.diff(indices) > 0).all()
+    assert indices[0] == 0
+    assert count == 1 or indices[-1] == len(times) - 1
+    assert indices.min() >= 0
+    assert indices.max() < len(times)
+
+
+@given(st.integers(2, 200), st.data())
+@settings(max_examples=100, deadline=None)
+def test_at_a_constant_rate_a_spread_is_the_even_one(total, data):
+    count = data.draw(st.integers(2, total))
+    ideal = np.linspace(0, total - 1, count)
+    assert np.abs(spread_indices(np.arange(total) / 25.0, count) - ideal).max() <= 0.5 + 1e-6
 
 
 @given(st.lists(st.floats(0, 20), min_size=3, max_size=80, unique=True).map(sorted), st.integers(1, 40), st.data())
