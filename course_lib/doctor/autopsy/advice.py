@@ -164,6 +164,12 @@ def _died(finding: Finding, log: Log) -> list[str]:
 
 
 def _no_steps(finding: Finding, log: Log) -> list[str]:
+    resumed = finding.facts.get("resumed")
+    if resumed and resumed >= (log.total_steps or resumed + 1):
+        return [
+            f"The checkpoint is at step {resumed} already and max_steps is {log.total_steps}: there was nothing left "
+            "to do on any rank; raise max_steps to train on more samples",
+        ]
     return [
         "Training ended before its first step: a rank got no batch. There must be at least one sample per rank and "
         "micro "

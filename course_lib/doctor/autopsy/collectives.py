@@ -15,7 +15,8 @@ NCCL_TIMEOUT = re.compile(r"caught collective operation timeout|collective opera
 GLOO_TIMEOUT = re.compile(
     r"Timed out waiting \d+ ?ms|wait timeout after \d+ ?ms|Timed out after \d+ seconds waiting for clients|"
     r"Timeout waiting for key|Socket Timeout|store->get.*(?:timeout|timed out)|Broken .*wait.*timeout|"
-    r"collective .*\btimed out|timed out .*\b(?:barrier|all_?reduce|all_?gather|broadcast|collective)|DistStoreError",
+    r"watchdog got stuck for \d+ seconds|signal due to a collective timeout|collective .*\btimed out|"
+    r"timed out .*\b(?:barrier|all_?reduce|all_?gather|broadcast|collective)|DistStoreError",
     re.I,
 )
 FINGERPRINT = re.compile(

@@ -23,12 +23,15 @@ DISK = re.compile(
 HOST = re.compile(
     r"DefaultCPUAllocator: (?:can't|not enough|cannot)|\bMemoryError\b|Cannot allocate memory|\[Errno 12\]|"
     r"oom[-_ ]?kill|OOMKilled|Out of memory: Kill|Memory cgroup out of memory|std::bad_alloc|"
-    r"cudaHostAlloc|killed by the cgroup out-of-memory|ran out of host memory|Out Of Memory$",
+    r"node (?:is |was )?running low on memory|cudaHostAlloc|killed by the cgroup out-of-memory|"
+    r"ran out of host memory|Out Of Memory$",
     re.I,
 )
 DAMAGED = re.compile(
     r"Error while deserializing header|MetadataIncompleteBuffer|incomplete metadata|InvalidHeader\w*|HeaderToo\w+|"
     r"PytorchStreamReader failed|failed finding central directory|unexpected EOF, expected|file might be corrupted|"
+    r"Invalid magic number; corrupt|zero checkpoints? (?:paths? )?(?:are|is) missing|"
+    r"Can't find a valid checkpoint|invalid (?:UTF-8|JSON) in header|invalid header length|header too (?:small|large)|"
     r"EOFError: Ran out of input|UnpicklingError|invalid load key|not a ZIP archive|BadZipFile|"
     r"unable to load weights from pytorch checkpoint|checksum (?:mismatch|does not match)|"
     r"(?:checkpoint|safetensors|weights?)\b.*\b(?:truncated|corrupt\w*|damaged|incomplete)|"
@@ -36,6 +39,8 @@ DAMAGED = re.compile(
     r"(?:size mismatch|copying a param|shape).*torch\.Size\(\[0\]\)",
     re.I,
 )  # fmt: skip
+READER_ERROR = re.compile(r"(?:\w+\.)*(?:EOFError|UnpicklingError|JSONDecodeError|BadZipFile)\b")
+LOADING = re.compile(r"torch/serialization|torch\.load\(|load_checkpoint|load_from_json|trainer_state|from_pretrained")
 HOST_PERCENT = re.compile(r"CPU Virtual Memory:\s+used = ([\d.]+) GB, percent = ([\d.]+)%")
 EXCEPTION = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception|Interrupt|Exit))\b(?::|$)")
 LAUNCHERS = re.compile(r"ChildFailedError|CalledProcessError|SignalException|ProcessRaisedException|SystemExit")
@@ -43,7 +48,8 @@ NAMED_ELSEWHERE = (MASKED, NO_SAMPLES, SCALE_AT_MINIMUM, re.compile(r"metric_for
 """Exceptions that a verdict about learning explains better than 'a rank died' does."""
 PEER_GONE = re.compile(
     r"Connection (?:closed|reset) by peer|Broken pipe|connection was (?:likely )?(?:closed|lost)|recvValue failed|"
-    r"remote process exited|Socket(?:StatusClosed| is closed)|heartbeat|failed to recv, got 0 bytes",
+    r"remote process (?:has )?(?:exited|terminated)|NCCL communicator was aborted|"
+    r"Socket(?:StatusClosed| is closed)|failed to recv, got 0 bytes",
     re.I,
 )
 
@@ -117,7 +123,11 @@ def _low_host_use(log: Log, before: Line) -> Line | None:
 
 
 def detect_damage(log: Log) -> Finding | None:
-    lines = [line for line in log.notable if DAMAGED.search(line.text) and not went_on_after(log, line)]
+    lines = [
+        line
+        for line in log.notable
+        if (DAMAGED.search(line.text) or _is_broken_load(log, line)) and not went_on_after(log, line)
+    ]
     if not lines and not log.damaged_files:
         return None
     files = re.findall(r"[\w./~-]+\.(?:safetensors|bin|pt|pth|ckpt|json|distcp)", " ".join(i.text for i in lines))
@@ -130,6 +140,13 @@ def detect_damage(log: Log) -> Finding | None:
         facts={"files": list(dict.fromkeys(files))[:3], "lfs": any("load key, 'v'" in i.text for i in lines),
                "empty": any("Size([0])" in i.text for i in lines) or any("are empty" in f for f in log.damaged_files)},
     )  # fmt: skip
+
+
+def _is_broken_load(log: Log, line: Line) -> bool:
+    """An error of a reader (pickle, JSON, zip), raised while a checkpoint was read."""
+    if not READER_ERROR.match(line.text.strip()):
+        return False
+    return any(LOADING.search(f"{f.file} {f.function} {f.code}") for f in frames_before(log, line))
 
 
 def detect_death(log: Log) -> Finding | None:

@@ -13,7 +13,9 @@ Kind = Literal["train", "eval", "summary", "bar", "marker"]
 Phase = Literal["load", "init", "train", "eval", "save"]
 
 RANK_PREFIX = re.compile(
-    r"^\s*(?:\[(?:rank|default|Rank )\s?(\d+)\]:?|\[\d+,(\d+)\]<std\w+>:?|(\d{1,4}):(?=\s))\s?", re.IGNORECASE
+    # A host or a line number may stand before it: 'gpu-7: [rank3]: …', '[80746] [rank0]: …'.
+    r"^\s*(?:\[\d+\]\s*|[\w.-]+:\s+)?(?:\[(?:rank|default|Rank )\s?(\d+)\]:?|\[\d+,(\d+)\]<std\w+>:?)\s?|^(\d{1,4}): ",
+    re.IGNORECASE,
 )
 
 

@@ -19,7 +19,7 @@ UNIT_BYTES = {"gib": GIB, "mib": MIB, "kib": KIB, "gb": GIB, "mb": MIB, "kb": KI
 """torch before 2.1 wrote 'GiB' for the same binary unit; 'GB' in its messages is binary too."""
 PARTS = {
     "tried_bytes": re.compile(rf"Tried to allocate {SIZE}"),
-    "total_bytes": re.compile(rf"total capacity of {SIZE}|{SIZE} total capacity"),
+    "total_bytes": re.compile(rf"total capaci?ty of {SIZE}|{SIZE} total capacity"),
     "free_bytes": re.compile(rf"of which {SIZE} is free|{SIZE} free"),
     "process_bytes": re.compile(rf"this process has {SIZE} memory in use"),
     "allocated_bytes": re.compile(rf"Of the allocated memory {SIZE} is allocated by PyTorch|{SIZE} already allocated"),
@@ -115,8 +115,16 @@ def _read(log: Log, line: Line) -> OutOfMemory:
     gpu = GPU.search(line.text)
     if gpu:
         numbers["gpu"] = int(gpu[1])
-    others = sum(_bytes(amount, unit) for _, amount, unit in OTHER_PROCESS.findall(line.text))
+    others = _others_bytes(line.text, numbers)
     return OutOfMemory(line=line, frames=frames, phase=_phase(log, line, frames), numbers=numbers, others_bytes=others)
+
+
+def _others_bytes(text: str, numbers: dict[str, int]) -> int:
+    """What other processes hold. Without 'this process has' (in a container) the largest one listed is our own."""
+    held = sorted(_bytes(amount, unit) for _, amount, unit in OTHER_PROCESS.findall(text))
+    if held and "process_bytes" not in numbers and held[-1] >= numbers.get("allocated_bytes", 0):
+        held.pop()
+    return sum(held)
 
 
 def _phase(log: Log, line: Line, frames: list[Frame]) -> str:
@@ -174,7 +182,8 @@ def _cause(log: Log, oom: OutOfMemory) -> str:
 def _had_a_model(log: Log, line: Line) -> bool:
     """Whether this process trained, or had finished loading another model, before it loaded again."""
     before = [e for e in log.events if e.line.source == line.source and e.line.number < line.number]
-    if any(e.kind == "train" or (e.phase == "train" and (e.step or 0) > 0) for e in before):
+    worked = ("train", "eval", "summary")
+    if any(e.kind in worked or e.phase == "save" or (e.phase == "train" and (e.step or 0) > 0) for e in before):
         return True
     bars = [e for e in before if e.kind == "bar" and e.phase == "load"]
     finished = [n for n, e in enumerate(bars) if e.values["done"] == e.total]

@@ -42,12 +42,12 @@ def detect_no_steps(log: Log) -> Finding | None:
     if not lines and not summaries:
         return None
     evidence = [quote(event.line) for event in summaries[:1]] + [quote(line) for line in lines[:3]]
-    return Finding(verdict="no_steps", evidence=evidence, facts={"total": log.total_steps})
+    return Finding(verdict="no_steps", evidence=evidence, facts={"resumed": log.resumed_from})
 
 
 def _is_empty_summary(event: Event) -> bool:
-    speeds = [number(event.values.get(name)) for name in ("train_samples_per_second", "train_steps_per_second")]
-    return number(event.values.get("train_loss")) == 0.0 and all(speed in (0.0, None) for speed in speeds)
+    """HF computes its samples per second from what was planned, so only the loss tells that nothing happened."""
+    return number(event.values.get("train_loss")) == 0.0
 
 
 def detect_masked(log: Log) -> Finding | None:
@@ -87,7 +87,9 @@ def detect_nan(log: Log) -> Finding | None:
     at_minimum = [line for line in log.notable if SCALE_AT_MINIMUM.search(line.text)]
     tail = _bad_tail(rows)
     constant = _constant_tail(rows)
-    chosen = tail if len(tail) >= min(NAN_ROWS, len(rows) or NAN_ROWS) else constant
+    # One row of nan gradients beside a finite loss may still be a skipped step.
+    certain = len(tail) >= NAN_ROWS or any(_has_no_loss(row) for row in tail)
+    chosen = tail if certain else constant
     if not chosen and not at_minimum:
         return None
     kind = "nan" if chosen is tail and tail else ("loss_scale" if at_minimum and not chosen else "constant_grad_norm")
@@ -102,6 +104,11 @@ def detect_nan(log: Log) -> Finding | None:
         numbers={"rows": len(chosen)} | ({"grad_norm": norm} if norm is not None and not is_bad(norm) else {}),
         facts={"first": len(chosen) == len(rows)},
     )
+
+
+def _has_no_loss(row: Event) -> bool:
+    loss = number(row.values.get("loss"))
+    return is_bad(loss) or loss == 0.0
 
 
 def _bad_tail(rows: list[Event]) -> list[Event]:
@@ -160,6 +167,8 @@ def _missing_name(lines: list[Line]) -> str:
 def _why_inactive(log: Log, patience: float) -> str | None:
     eval_steps, total, last = _positive(log.settings.get("eval_steps")), log.total_steps, log.last_step
     evals = log.of("eval")
+    if evals and log.settings.get("best_metric_never_set"):
+        return "metric"
     metric = log.settings.get("metric_for_best_model")
     if evals and metric and not any(_has_metric(event, str(metric)) for event in evals):
         return "metric"

@@ -18,7 +18,10 @@ STRAGGLER_RATIO = 1.25
 STRAGGLER_ROWS = 3
 WORK_TIME = re.compile(
     r"^(?:avg_|mean_)?(?:step|iter|iteration|forward|fwd|backward|bwd|compute|data|dataloader|data_load|batch|optimizer|train_step)"
-    r"\w*?_?(?:time|seconds|secs|s)$|^(?:seconds_per_step|s_per_step|time_per_step|elapsed_time_per_iteration|step_time)$"
+    r"\w*?_?(?:time|seconds|secs|s|ms)$|^(?:seconds_per_step|s_per_step|time_per_step|elapsed_time_per_iteration|step_time)$"
+)
+STRAGGLER_NAMED = re.compile(
+    r"straggler\w*\b.{0,40}?\brank[s :=\[]*(\d+)|\b(?:slow|slowest|lagging) rank[ :=]*(\d+)", re.I
 )
 WAIT_TIME = re.compile(r"(?:wait|comm|barrier|all_?reduce|all_?gather|collective|nccl|idle|sync)\w*$")
 
@@ -85,6 +88,9 @@ def detect_straggler(log: Log, timings: dict[int, Timing]) -> Finding | None:
         if pace and len(timing.intervals) >= STRAGGLER_ROWS:
             times["seconds per step"][rank] = [pace] * STRAGGLER_ROWS
     # (is working time, factor, name, rank, medians): how long a rank works says more than how long others wait.
+    named = _named(log)
+    if named:
+        return named
     worst: tuple[bool, float, str, int, dict[int, float]] | None = None
     for name, by_rank in times.items():
         medians = {r: statistics.median(v) for r, v in by_rank.items() if len(v) >= STRAGGLER_ROWS}
@@ -106,6 +112,19 @@ def detect_straggler(log: Log, timings: dict[int, Timing]) -> Finding | None:
         numbers={"ratio": round(ratio, 3), "median_seconds": {str(r): round(v, 4) for r, v in sorted(medians.items())}},
         facts={"name": name, "works": works},
     )
+
+
+def _named(log: Log) -> Finding | None:
+    """A rank that the log itself calls slow."""
+    for line in log.notable:
+        match = STRAGGLER_NAMED.search(line.text)
+        if match:
+            rank = int(match[1] or match[2])
+            facts = {"name": "named in the log", "works": False}
+            return Finding(
+                verdict="straggler", ranks=[rank], evidence=[quote(line)], numbers={"ratio": None}, facts=facts
+            )
+    return None
 
 
 def _outlier(medians: dict[int, float], *, waits: bool) -> tuple[int, float]:

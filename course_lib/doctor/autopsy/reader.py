@@ -59,7 +59,8 @@ NOTABLE = re.compile(
     r"segmentation|abort|-100|label|early stop|nan|corrupt|deserializ|not a single sample|num_samples|global_step/|"
     r"shared memory|/dev/shm|reset by peer|closed by peer|mismatch|file \"|\.py:\d+ in |return code|sigterm|"
     r"sigkill|oom|interrupt|cannot allocate|can't allocate|overflow|loss scale|unexpected eof|torch\.size\(\[0\]\)|"
-    r"ranks? \d|invalid load key|failed|quota|response key|preempt|time limit|stall|supervised|virtual memory",
+    r"ranks? \d|invalid load key|failed|quota|response key|preempt|time limit|cancelled|stall|supervised|"
+    r"virtual memory|straggler|slowest|slow rank|lagging|header|missing|low on memory|capac",
     re.IGNORECASE,
 )
 
@@ -94,6 +95,7 @@ def _read_state(log: Log, state: dict[str, Any]) -> None:
         args = callback.get("args") if isinstance(callback, dict) else None
         if "EarlyStopping" in name and isinstance(args, dict) and "early_stopping_patience" in args:
             log.settings.setdefault("early_stopping_patience", args["early_stopping_patience"])
+            log.settings["best_metric_never_set"] = state.get("best_metric") is None
     for number, record in enumerate(state.get("log_history") or [], start=1):
         row = row_in(record) if isinstance(record, dict) else None
         if row:

@@ -28,7 +28,12 @@ BARE_NON_NUMBER = re.compile(r"(?<=[:\s\[,])(-?)(nan|NaN|inf|Infinity)(?=\s*[,}\
 ROW_HINT = re.compile(r"loss|step|iteration|train_runtime|eval_|reward|_seconds|_time", re.I)
 TEXT_STEP = re.compile(r"\b(?:global[_ ]?step|step|iteration|iter|it)\b\s*[:=#]?\s*\[?\s*(\d+)(?:\s*/\s*(\d+))?", re.I)
 PAIR = re.compile(rf"([A-Za-z][A-Za-z_/.() -]{{0,60}}?)\s*[:=]\s*({NUMBER})\s?(ms\b)?")
-SPACED_PAIR = re.compile(rf"\b(loss|grad[_ ]norm|lr|[a-z]+_(?:time|seconds|s|ms))\s+({NUMBER})\s?(ms\b)?", re.I)
+SPACED_PAIR = re.compile(rf"\b(loss|grad[_ ]norm|lr|rank|[a-z]+_(?:time|seconds|s|ms))\s+({NUMBER})\s?(ms\b)?", re.I)
+TIMED = re.compile(
+    r"\b(step|iter\w*|forward|fwd|backward|bwd|compute|data\w*|batch|wait\w*|comm\w*|all_?reduce|barrier|took)"
+    rf"\s*[:=]?\s*({NUMBER})\s?(ms|s|sec|seconds)\b",
+    re.I,
+)
 PER_STEP = re.compile(rf"({NUMBER})\s*(?:s|secs?|seconds)/(?:step|it|iter)\b")
 DURATION = re.compile(r"(?:(\d+)d\s*)?(?:(\d+)h\s*)?(?:(\d+)m\s*)?(?:(\d+(?:\.\d+)?)s)?$")
 
@@ -188,6 +193,9 @@ def _pairs(text: str) -> dict[str, Any]:
             in_ms = unit or key.endswith(("(ms)", "_ms"))
             key = re.sub(r"_?\(ms\)$|_ms$", "_time" if "time" not in key else "", key)
             values.setdefault(_canonical(key), float(value) / 1000 if in_ms else value)
+    for name, value, unit in TIMED.findall(text):
+        name = "step" if name.lower() == "took" else name.lower()
+        values.setdefault(f"{name}_time", float(value) / (1000 if unit == "ms" else 1))
     speed = PER_STEP.search(text)
     if speed:
         values.setdefault("step_time", speed[1])
