@@ -66,6 +66,8 @@ class Recorder(TorchDispatchMode):
             listed = _shadow_index if func in _INDEXING else _shadow
             args = tuple(_to_meta(a, listed) for a in args)
             kwargs = {k: _to_meta(v, listed) for k, v in kwargs.items()}
+        if func is _aten.add.Tensor and _accumulates_in_place(args):
+            return args[0].add_(args[1])
         out = func(*args, **kwargs)
         if isinstance(out, torch.Tensor):
             self._note(out, func)
@@ -100,6 +102,21 @@ class Recorder(TorchDispatchMode):
         self.operations.append(operation)
         self.events.append((ALLOC, slot, nbytes))
         return slot
+
+
+def _accumulates_in_place(args: tuple) -> bool:
+    """Whether autograd would sum this gradient into its first term's memory (`InputBuffer::accumulate`).
+
+    It does when nobody else holds that term; under a dispatch mode torch never does, so the recorder does it. The
+    counts are those of a tensor that only autograd holds, seen from inside a dispatch: 4 for it, 2 for its storage.
+    """
+    if torch._C._current_graph_task_id() == -1 or torch.is_grad_enabled():
+        return False
+    first, second = args[0], args[1]
+    if not isinstance(second, torch.Tensor) or first.shape != second.shape or first.dtype != second.dtype:
+        return False
+    storage = first.untyped_storage()
+    return first._use_count() <= 4 and torch._C._storage_Use_Count(storage._cdata) <= 2
 
 
 def _mixes_devices(args: tuple, kwargs: dict) -> bool:
@@ -161,7 +178,25 @@ def _masked_scatter_scratch(out: torch.Tensor) -> int:
     return 9 * out.numel()
 
 
+def _softmax_backward_scratch(out: torch.Tensor) -> int:
+    """`grad * output` (ATen softmax_backward_cuda_out)."""
+    return out.untyped_storage().nbytes()
+
+
+def _cudnn_attention_backward_scratch(out: tuple[torch.Tensor, ...]) -> int:
+    """cuDNN's workspace: dQ in fp32, row sums in fp32, and dK and dV per query head where heads share them.
+
+    Read off the allocator's log on an H200 (cuDNN 9.19): equal to the byte for every shape that was measured.
+    """
+    dq, dk, _ = out
+    b, heads, s, d = dq.shape
+    shared = 2 * b * heads * dk.shape[2] * d * dq.element_size() if dk.shape[1] != heads else 0
+    return 4 * b * heads * s * d + shared + 4 * b * heads * s + 512
+
+
 _SCRATCH = {
+    _aten._scaled_dot_product_cudnn_attention_backward.default: _cudnn_attention_backward_scratch,
+    _aten._softmax_backward_data.default: _softmax_backward_scratch,
     _aten.masked_scatter.default: _masked_scatter_scratch,
     _aten.masked_scatter_.default: _masked_scatter_scratch,
 }
