@@ -16,7 +16,6 @@ from course_lib.files import read_text
 
 Task = Literal["video_text", "video_speech", "text"]
 Loss = Literal["supervised_positions", "all_positions"]
-FrozenPart = Literal["vision", "connector"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,7 +64,6 @@ class TrainSection:
     max_grad_norm: float = 1.0
     bf16: bool = True
     gradient_checkpointing: bool = True
-    freeze: tuple[FrozenPart, ...] = ("vision", "connector")
     loss: Loss = "supervised_positions"
     seed: int = 0
     logging_steps: int = 10
@@ -125,9 +123,15 @@ def load_run_config(path: Path | str, overrides: dict[str, Any] | None = None) -
         _set_dotted(values, key, value, path)
     values.pop("source", None)
     config = _build(RunConfig, values, where=str(path), base=path.parent)
-    config = dataclasses.replace(config, source=path)
+    config = dataclasses.replace(config, source=path, model=_model(config.model, path.parent))
     _check(config)
     return config
+
+
+def _model(name: str, base: Path) -> str:
+    """A directory beside the run config becomes absolute; anything else is a catalogue name and stays."""
+    directory = (base / name).resolve()
+    return str(directory) if directory.is_dir() or name.startswith((".", "/")) else name
 
 
 def _set_dotted(values: dict, dotted: str, value: Any, path: Path) -> None:

@@ -1,0 +1,217 @@
+"""The video_text task: from a clip and a question to the intervals worth keeping.
+
+Put together here: windows of real clips, the model's own processor under a verified budget, LoRA on the language
+model, loss on the answer. What happens to answers afterwards is in video_text_proof.py.
+"""
+
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from course_lib.config.run_config import RunConfig
+from course_lib.data.coverage import SamplerSettings, cover, require_every_rank_has_a_batch, trainer_epoch_order
+from course_lib.data.grounding import GroundingDataset, collate, load_processor
+from course_lib.data.windows import Window, WindowSet, cut_windows, read_annotations
+from course_lib.errors import FINDING, CourseError
+from course_lib.models.language_lora import add_language_lora, count_trainable
+from course_lib.train.adapter_files import save_adapter
+from course_lib.train.journal import Journal, PhaseMemory
+from course_lib.train.provenance import file_hash, files_hash, git_revision
+from course_lib.train.session import Session, close_session, open_session, training_arguments
+
+ADAPTER = "adapter"
+"""Folder of the adapter inside the run folder."""
+
+
+def read_windows(config: RunConfig, which: str, left_out: list[CourseError] | None = None) -> WindowSet:
+    """Windows of the training or held-out annotations.
+
+    Args:
+        which: "train" (stride as configured) or "held_out" (windows do not overlap). left_out: gets a finding for each
+            missing clip when the run config says on_bad_file: skip.
+    """
+    path = config.data.train if which == "train" else config.data.held_out
+    if path is None:
+        raise CourseError(
+            "data.held_out is missing", where=str(config.source), fix="Name a JSONL file of held-out clips"
+        )
+    on_missing = left_out.append if config.data.on_bad_file == "skip" and left_out is not None else None
+    stride = config.data.stride_seconds if which == "train" else config.data.window_seconds
+    return cut_windows(read_annotations(path, on_missing_video=on_missing), config.data.window_seconds, stride)
+
+
+def check_clips(windows: WindowSet, config: RunConfig) -> None:
+    """Open every clip once and compare it with its annotation, before a GPU is paid for.
+
+    Raises CourseError for a clip that cannot be read or is shorter than its annotation says.
+    """
+    from course_lib.media.video import FrameReader
+
+    last: dict[Path, float] = {}
+    for window in windows.windows:
+        last[window.video] = max(window.end_seconds, last.get(window.video, 0.0))
+    with FrameReader() as reader:
+        for path, end_seconds in last.items():
+            duration = reader.info(path).duration_seconds
+            if duration < end_seconds - 0.1:
+                raise CourseError(
+                    f"lasts {duration:.2f} s, but its annotation reaches to {end_seconds:.2f} s",
+                    where=str(path),
+                    fix="Correct duration_seconds in the annotation",
+                    exit_code=FINDING,
+                )
+
+
+def load_base(directory: Path, **named: Any):
+    """The base model from a directory, in bf16. Raises CourseError when it is no video-text model directory."""
+    import torch
+    from transformers import AutoModelForImageTextToText
+
+    if not (directory / "config.json").is_file():
+        raise CourseError("is not a model directory (no config.json)", where=str(directory))
+    try:
+        return AutoModelForImageTextToText.from_pretrained(
+            directory, dtype=torch.bfloat16, use_safetensors=True, **named
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        raise CourseError(f"cannot be loaded: {str(error).splitlines()[0][:160]}", where=str(directory)) from error
+
+
+def train_rank(config: RunConfig, *, resume: bool) -> None:
+    """What one rank does, from the process group to the saved adapter. Every rank runs this."""
+    import torch
+
+    session = open_session()
+    journal = Journal(config.output / f"memory_rank{session.rank}.jsonl")
+    memory = PhaseMemory(journal)
+    torch.manual_seed(config.train.seed)
+    arguments = training_arguments(config, session)
+    processor = load_processor(Path(config.model), config.budget)
+    dataset = _training_set(config, session, processor)
+    model = load_base(Path(config.model))
+    model.config.use_cache = False
+    memory.mark("load", 0)
+    model = add_language_lora(model, config.lora)
+    # Checkpointed blocks need an input with a gradient; without it no adapter would train.
+    model.enable_input_require_grads()
+    session.say(count_trainable(model).describe())
+    trainer = _trainer(config, session, arguments, model, processor, dataset, memory)
+    trainer.train(resume_from_checkpoint=_last_checkpoint(config, session) if resume else None)
+    _stop_unless_checked(trainer)
+    save_adapter(model, config.output / ADAPTER, {"provenance": provenance(config, session)})
+    memory.mark("save", trainer.state.global_step)
+    session.say(memory.describe())
+    session.say(f"adapter saved: {config.output / ADAPTER}")
+    dataset.reader.close()
+    close_session()
+
+
+def provenance(config: RunConfig, session: Session) -> dict[str, Any]:
+    """Everything needed to say what made an adapter; nothing from the environment's variables."""
+    from transformers.integrations import HfDeepSpeedConfig  # noqa: F401 - the live config is read below
+    from transformers.integrations.deepspeed import deepspeed_config
+
+    clips = {window.video for window in read_windows(config, "train").windows}
+    root = config.data.train.parent
+    return {
+        "environment": session.environment,
+        "git": git_revision(Path(__file__).parent),
+        "ranks": session.ranks,
+        "device": "cpu (gloo)" if session.cpu else _gpu_name(),
+        "run_config": config.as_record(),
+        "run_config_sha256": file_hash(config.source),
+        "ds_config_as_resolved": deepspeed_config(),
+        "annotations_sha256": file_hash(config.data.train),
+        "clips_sha256": files_hash(clips, root),
+    }
+
+
+def _gpu_name() -> str:
+    import torch
+
+    return torch.cuda.get_device_name()
+
+
+def _training_set(config: RunConfig, session: Session, processor: Any) -> GroundingDataset:
+    left_out: list[CourseError] = []
+    windows = read_windows(config, "train", left_out)
+    session.say(windows.counts.describe())
+    for finding in left_out:
+        session.say(f"left out: {finding.line()}")
+    chosen: tuple[Window, ...] = windows.windows
+    if config.train.smoke:
+        count = session.ranks * config.train.micro_batch_size * config.train.gradient_accumulation_steps
+        chosen = chosen[:1] * count
+        session.say(f"smoke: one window repeated {count} times; it proves the path and teaches nothing")
+    dataset = GroundingDataset(chosen, processor, config.budget)
+    settings = SamplerSettings(batch_size=config.train.micro_batch_size, ranks=session.ranks)
+    coverage = cover(len(chosen), settings, trainer_epoch_order(len(chosen), config.train.seed, 0))
+    require_every_rank_has_a_batch(coverage)
+    session.say(coverage.describe())
+    cost = dataset.cost(dataset[0])
+    session.say(f"first sample after the processor: {asdict(cost)}")
+    return dataset
+
+
+def _trainer(
+    config: RunConfig, session: Session, arguments: Any, model: Any, processor: Any, dataset: Any, memory: Any
+):
+    from course_lib.train.trainer import CourseTrainer, FirstStep, LogRows
+
+    trainer = CourseTrainer(
+        model=model,
+        args=arguments,
+        train_dataset=dataset,
+        data_collator=partial(collate, pad_token_id=processor.tokenizer.pad_token_id),
+        loss=config.train.loss,
+        batches=Journal(config.output / f"batches_rank{session.rank}.jsonl"),
+        memory=memory,
+        video_token_id=processor.video_token_id,
+    )
+    if session.rank == 0:
+        trainer.add_callback(LogRows(Journal(config.output / "train_log.jsonl")))
+    trainer.add_callback(FirstStep(trainer, session.say))
+    return trainer
+
+
+def _last_checkpoint(config: RunConfig, session: Session) -> str | None:
+    from course_lib.train.trainer import checkpoints
+
+    found = checkpoints(config.output)
+    session.say(f"resuming from {found[-1].name}" if found else "no checkpoint yet: starting from step 0")
+    return str(found[-1]) if found else None
+
+
+def _stop_unless_checked(trainer: Any) -> None:
+    steps = trainer.state.global_step
+    if not trainer.first_step.finished and steps > 1:
+        raise CourseError(
+            f"the first-step check could not finish in {steps} steps",
+            where="first step",
+            fix="Was the learning rate above zero?",
+            exit_code=FINDING,
+        )
+
+
+def check(config: RunConfig) -> None:
+    """Everything of this task that can be refused before a rank starts.
+
+    Raises CourseError for a model directory without its files, annotations or clips that cannot be used.
+    """
+    directory = Path(config.model)
+    if not (directory / "config.json").is_file():
+        raise CourseError(
+            "is not a model directory (no config.json)", where=str(directory), fix="Set model: or MODEL_DIR"
+        )
+    load_processor(directory, config.budget)
+    check_clips(read_windows(config, "train", []), config)
+    if config.data.held_out is not None:
+        check_clips(read_windows(config, "held_out", []), config)
+
+
+def prove(config: RunConfig) -> None:
+    """What a fresh process does with a finished run (video_text_proof.py)."""
+    from course_lib.tasks.video_text_proof import prove as prove_run
+
+    prove_run(config)

@@ -1,0 +1,152 @@
+"""HF Trainer with the course's proofs: loss where labels stand, a verified first step, checkpoints whole or absent.
+
+Everything else (schedules, accumulation, DeepSpeed, resuming) is Trainer's own.
+"""
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import Trainer, TrainerCallback
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from course_lib.models.supervised_loss import IGNORED, supervised_loss
+from course_lib.train.first_step import FirstStepCheck
+from course_lib.train.journal import Journal, PhaseMemory
+
+UNFINISHED = ".unfinished"
+"""Folder in the run folder where a checkpoint is written before it gets its name."""
+
+
+class CourseTrainer(Trainer):
+    """Trainer for samples with `labels`, and an optional `sample_index` that never reaches the model.
+
+    Args (besides Trainer's):
+        loss: "supervised_positions" (logits only where a label stands) or "all_positions" (the model's own loss).
+        batches: journal of what each batch was. memory: marks forward, backward, step and save.
+        video_token_id: counts visual tokens in the journal; None for text.
+    """
+
+    def __init__(
+        self,
+        *arguments: Any,
+        loss: str,
+        batches: Journal,
+        memory: PhaseMemory,
+        video_token_id: int | None = None,
+        **named: Any,
+    ) -> None:
+        super().__init__(*arguments, **named)
+        self.loss_kind, self.batches, self.memory, self.video_token_id = loss, batches, memory, video_token_id
+        self.first_step: FirstStepCheck | None = None
+        self.updates_done = 0
+        """Optimizer updates of this process with a learning rate above zero."""
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        """Loss of one micro-batch, scaled as Trainer scales a model's own loss."""
+        indices = inputs.pop("sample_index", None)
+        self._write_batch(inputs, indices)
+        if self.loss_kind == "all_positions":
+            answer = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+            self.memory.mark("forward", self.state.global_step)
+            return answer
+        loss, outputs = supervised_loss(model, inputs, num_items_in_batch)
+        if num_items_in_batch is not None and self.args.average_tokens_across_devices:
+            # num_items_in_batch counts all ranks, and DeepSpeed averages gradients over them.
+            loss = loss * self.accelerator.num_processes
+        self.memory.mark("forward", self.state.global_step)
+        return (loss, outputs) if return_outputs else loss
+
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        """One micro-batch; under DeepSpeed the optimizer's step happens inside the backward call."""
+        rate = self._get_learning_rate()
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        self.memory.mark("backward and step" if self.is_deepspeed_enabled else "backward", self.state.global_step)
+        if self.accelerator.sync_gradients:
+            if self.first_step and not self.first_step.finished:
+                self.first_step.after_backward(self.updates_done)
+            self.updates_done += rate > 0
+        return loss
+
+    def _write_batch(self, inputs: dict[str, Any], indices: torch.Tensor | None) -> None:
+        mask, ids = inputs["attention_mask"], inputs["input_ids"]
+        visual = int((ids == self.video_token_id).sum()) if self.video_token_id is not None else 0
+        grids = inputs.get("video_grid_thw")
+        self.batches.write(
+            step=self.state.global_step,
+            samples=indices.tolist() if indices is not None else None,
+            grids=grids.tolist() if grids is not None else None,
+            visual_tokens=visual,
+            text_tokens=int(mask.sum()) - visual,
+            supervised_tokens=int((inputs["labels"] != IGNORED).sum()),
+            padded_tokens=int(mask.numel() - mask.sum()),
+        )
+
+    def _save_checkpoint(self, model, trial) -> None:
+        """Trainer's checkpoint, written under another name and renamed when every rank has finished."""
+        run_folder = Path(self.args.output_dir)
+        unfinished = run_folder / UNFINISHED
+        if self.is_world_process_zero():
+            shutil.rmtree(unfinished, ignore_errors=True)
+        self._barrier()
+        limit, self.args.save_total_limit = self.args.save_total_limit, None
+        self.args.output_dir = str(unfinished)
+        try:
+            super()._save_checkpoint(model, trial)
+        finally:
+            self.args.output_dir, self.args.save_total_limit = str(run_folder), limit
+        self._barrier()
+        if self.is_world_process_zero():
+            name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+            shutil.rmtree(run_folder / name, ignore_errors=True)
+            (unfinished / name).rename(run_folder / name)
+            shutil.rmtree(unfinished, ignore_errors=True)
+            _remove_oldest(run_folder, limit)
+        self._barrier()
+        self.memory.mark("save", self.state.global_step)
+
+    def _barrier(self) -> None:
+        if torch.distributed.is_initialized():
+            torch.distributed.barrier()
+
+
+def checkpoints(run_folder: Path) -> list[Path]:
+    """Finished checkpoints of a run, oldest first."""
+    found = [p for p in run_folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if p.name.rsplit("-", 1)[1].isdigit()]
+    return sorted(found, key=lambda path: int(path.name.rsplit("-", 1)[1]))
+
+
+def _remove_oldest(run_folder: Path, limit: int | None) -> None:
+    for path in checkpoints(run_folder)[: -limit or None] if limit else []:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+class LogRows(TrainerCallback):
+    """Writes each of Trainer's log entries to train_log.jsonl, on rank 0."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.journal = journal
+
+    def on_log(self, args, state, control, logs=None, **_):
+        if state.is_world_process_zero and logs:
+            self.journal.write(step=state.global_step, max_steps=state.max_steps, **logs)
+
+
+class FirstStep(TrainerCallback):
+    """Attaches the first-step check when the wrapped model exists; its hooks live on the model's parameters."""
+
+    def __init__(self, trainer: CourseTrainer, say) -> None:
+        self.trainer, self.say = trainer, say
+
+    def on_train_begin(self, args, state, control, model=None, **_):
+        # A resumed run's lora_B has moved: only the second half of the check applies.
+        self.trainer.updates_done = state.global_step
+        self.trainer.first_step = FirstStepCheck(model, self.say)
+        self.trainer.memory.mark("init", state.global_step)
+
+
+def rank_from_environment() -> int:
+    """RANK as torchrun, deepspeed and course train set it; 0 in a process that is alone."""
+    return int(os.environ.get("RANK", "0"))
