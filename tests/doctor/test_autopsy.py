@@ -262,6 +262,29 @@ def test_sigkill_with_host_memory_low_in_use_was_not_the_kernel(tmp_path):
     assert diagnose.diagnose([_write(tmp_path / "b.log", use.format(97.1) + end)])["verdict"] == "oom_host"
 
 
+@pytest.mark.parametrize(("resident_gib", "expected"), [(2, "rank_died"), (30, "oom_host")])
+def test_the_ranks_own_memory_rows_tell_whether_ram_was_short(tmp_path, resident_gib, expected):
+    for rank in range(2):
+        rows_of = [
+            {"phase": p, "step": s, "resident_bytes": resident_gib * GIB}
+            for p, s in (("load", 0), ("init", 0), ("forward", 7))
+        ]
+        _write(tmp_path / f"memory_rank{rank}.jsonl", "".join(json.dumps(row) + "\n" for row in rows_of))
+    _write(tmp_path / "settings.json", json.dumps({"max_steps": 90, "host_total_bytes": 64 * GIB}))
+    _write(tmp_path / "run.log", "course train: rank 1 was ended by SIGKILL; the other ranks were ended too.\n")
+    record = diagnose.diagnose([tmp_path])
+    assert (record["verdict"], record["ranks"]) == (expected, [1])
+
+
+def test_a_resumed_run_has_time_left_although_an_earlier_one_ended_well(tmp_path):
+    ended = json.dumps({"step": 100, "train_runtime": 200.0, "train_loss": 1.0, "time": 200.0}) + "\n"
+    first, second = ("".join(_row(s, 2.0 * (s - f)) for s in range(f + 10, f + 101, 10)) for f in (0, 100))
+    log = _write(tmp_path / "train_log.jsonl", first + ended + second)
+    assert diagnose.diagnose([log], {"max_steps": 300})["eta_seconds"] == 200.0
+    log = _write(tmp_path / "train_log.jsonl", first + ended)
+    assert diagnose.diagnose([log], {"max_steps": 300})["eta_seconds"] is None
+
+
 def test_a_rank_that_died_first_explains_the_others_timeouts(tmp_path):
     text = (LOGS / "segfault_launcher.log").read_text() + (LOGS / "nccl_one_rank_only.log").read_text()
     assert diagnose.diagnose([_write(tmp_path / "a.log", text)])["verdict"] == "rank_died"

@@ -6,6 +6,7 @@ from course_lib.doctor.autopsy.events import Line, Log
 from course_lib.doctor.autopsy.exits import TIME_LIMIT, Exit, first_exit
 from course_lib.doctor.autopsy.findings import Finding, last_step_before, phase_at, quote, went_on_after
 from course_lib.doctor.autopsy.learning import MASKED, NO_SAMPLES, SCALE_AT_MINIMUM
+from course_lib.doctor.autopsy.rows import number
 from course_lib.doctor.autopsy.tracebacks import frames_before, phase_of
 
 SHM = re.compile(
@@ -41,6 +42,8 @@ DAMAGED = re.compile(
 )  # fmt: skip
 READER_ERROR = re.compile(r"(?:\w+\.)*(?:EOFError|UnpicklingError|JSONDecodeError|BadZipFile)\b")
 LOADING = re.compile(r"torch/serialization|torch\.load\(|load_checkpoint|load_from_json|trainer_state|from_pretrained")
+LOW_PERCENT = 60
+"""Host memory in use, below which the kernel's out-of-memory killer is not a likely sender of SIGKILL."""
 HOST_PERCENT = re.compile(r"CPU Virtual Memory:\s+used = ([\d.]+) GB, percent = ([\d.]+)%")
 EXCEPTION = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception|Interrupt|Exit))\b(?::|$)")
 LAUNCHERS = re.compile(r"ChildFailedError|CalledProcessError|SignalException|ProcessRaisedException|SystemExit")
@@ -112,14 +115,17 @@ def _had_waited(log: Log, end: Exit) -> bool:
     )
 
 
-def _low_host_use(log: Log, before: Line) -> Line | None:
-    """The last reading of host memory, when it was low while training: then SIGKILL came from somewhere else."""
-    readings = [
-        i for i in log.notable if i.source == before.source and i.number < before.number and HOST_PERCENT.search(i.text)
-    ]
-    if not readings or phase_at(log, before) != "train":
-        return None
-    return readings[-1] if float(HOST_PERCENT.search(readings[-1].text)[2]) < 60 else None
+def _low_host_use(log: Log, before: Line) -> bool:
+    """Whether host memory was far from full while training: then SIGKILL came from somebody else."""
+    if phase_at(log, before) != "train":
+        return False
+    earlier = [line for line in log.notable if line.source == before.source and line.number < before.number]
+    readings = [match for line in earlier if (match := HOST_PERCENT.search(line.text))]
+    if readings:
+        return float(readings[-1][2]) < LOW_PERCENT
+    total = number(log.settings.get("host_total_bytes"))
+    resident = {e.line.rank: e.values["resident_bytes"] for e in log.of("marker") if "resident_bytes" in e.values}
+    return bool(total and resident) and 100 * sum(resident.values()) < LOW_PERCENT * total
 
 
 def detect_damage(log: Log) -> Finding | None:

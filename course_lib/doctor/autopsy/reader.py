@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from course_lib.doctor.autopsy.events import RANK_PREFIX, Event, Line, Log, Phase
-from course_lib.doctor.autopsy.rows import Row, row_in
+from course_lib.doctor.autopsy.rows import Row, record_in, row_in
 from course_lib.doctor.autopsy.sources import Remains, Source
 
 STAMP = re.compile(r"(\d{4})-(\d\d)-(\d\d)[ T_](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?")
@@ -168,6 +168,11 @@ class _Reader:
                 event = self._bar(line, bar)
                 if event:
                     yield event
+        if '"phase"' in text:
+            ended = _ended_phase(line)
+            if ended:
+                yield ended
+                return
         row = row_in(text)
         if row:
             if row.total:
@@ -258,6 +263,18 @@ def _wall_seconds(text: str) -> float | None:
         month, day, year = int(stamp[1]), int(stamp[2]), int(stamp[3])
         clock, fraction = stamp.groups()[3:6], 0.0
     return calendar.timegm((year, month, day, *map(int, clock))) + fraction
+
+
+AFTER = {"load": "init", "init": "train", "forward": "train", "backward": "train", "step": "train", "save": "train"}
+"""Our ranks write a row when a phase has ended (train/journal.py): what the rank did next."""
+
+
+def _ended_phase(line: Line) -> Event | None:
+    record = record_in(line.text)
+    words = str((record or {}).get("phase", "")).split()
+    if not record or not words or words[0] not in AFTER or not isinstance(record.get("step"), int):
+        return None
+    return Event(kind="marker", line=line, phase=AFTER[words[0]], step=record["step"], values=record)
 
 
 def clock_seconds(text: str) -> float:

@@ -56,7 +56,7 @@ def row_in(found: str | dict[str, Any]) -> Row | None:
     if not ROW_HINT.search(found):
         return None
     if "{" in found:
-        record = _record_in(found)
+        record = record_in(found)
         if record is not None:
             return _row(record)
     return _text_row(found)
@@ -76,7 +76,8 @@ def is_bad(value: float | None) -> bool:
     return value is not None and not math.isfinite(value)
 
 
-def _record_in(text: str) -> dict[str, Any] | None:
+def record_in(text: str) -> dict[str, Any] | None:
+    """The dict that a line holds, as JSON or as Python prints it; None when there is none."""
     start, end = text.find("{"), text.rfind("}")
     if end <= start:
         return None

@@ -46,14 +46,15 @@ class Remains:
 
 def gather(paths: Iterable[Path]) -> Remains:
     """Read files and folders. Raises CourseError when a path is missing or cannot be read."""
-    files: list[Path] = []
+    remains = Remains(sources=[])
     for path in map(Path, paths):
         if not path.exists():
             raise CourseError("there is no such file or folder", where=str(path))
-        files += _files_of(path) if path.is_dir() else [path]
-    remains = Remains(sources=[])
-    for file in files:
-        _read_into(remains, file)
+        if not path.is_dir():
+            _read_into(remains, path, name=path.name)
+            continue
+        for file in _files_of(path):
+            _read_into(remains, file, name=str(file.relative_to(path)))
     return remains
 
 
@@ -79,11 +80,11 @@ def _step_in_name(name: str) -> int:
     return int(match.group(1)) if match else 1 << 62
 
 
-def _read_into(remains: Remains, file: Path) -> None:
+def _read_into(remains: Remains, file: Path, *, name: str) -> None:
     if file.suffix == ".safetensors":
         damage = safetensors_damage(file)
         if damage:
-            remains.damaged_files.append(f"{file}: {damage}")
+            remains.damaged_files.append(f"{name}: {damage}")
         return
     text = _read(file)
     if file.suffix == ".json":
@@ -91,10 +92,10 @@ def _read_into(remains: Remains, file: Path) -> None:
         if isinstance(record, dict) and "log_history" in record:
             remains.states.append(record)
             return
-        if file.name == "settings.json" and isinstance(record, dict):
-            remains.settings.update(record)
+        if file.name == "settings.json":
+            remains.settings.update(record if isinstance(record, dict) else {})
             return
-    remains.sources.append(Source(name=file.name, rank=_rank_of(file), lines=split_lines(text)))
+    remains.sources.append(Source(name=name, rank=_rank_of(file), lines=split_lines(text)))
 
 
 def _read(file: Path) -> str:

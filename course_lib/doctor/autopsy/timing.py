@@ -251,7 +251,9 @@ def eta_seconds(log: Log, timing: Timing) -> float | None:
     None when the run is over, or when the log does not say how many steps there are or how long one takes.
     """
     total, step, pace = log.total_steps, timing.last_step, timing.seconds_per_step
-    if not total or step is None or pace is None or step >= total or log.of("summary"):
+    # A summary is written when training ends; a resumed run appends rows below it.
+    last = log.of("train", "summary")[-1:]
+    if not total or step is None or pace is None or step >= total or (last and last[0].kind == "summary"):
         return None
     return (total - step) * pace + _pauses_to_come(log, timing, step, total)
 
