@@ -25,6 +25,7 @@ from course_lib.memory.trace.step import (
     GradientReady,
     ModuleEdge,
     StepTrace,
+    trace_evaluation,
     trace_step,
 )
 from course_lib.shapes.parameters import ModelShape
@@ -44,6 +45,8 @@ class Simulated:
     init: Phase
     steps: tuple[tuple[Phase, ...], ...]
     """For each step its phases forward, loss, backward, step."""
+    after: tuple[Phase, ...]
+    """Evaluation on a batch of the same size, then saving."""
     host: dict[str, int]
     pinned: tuple[int, ...]
 
@@ -82,8 +85,10 @@ def simulate(
     coordinator = Coordinator(rank, engine.persistent) if fetches else None
     replay = _Replay(timeline, engine, shape, trace, workspace, coordinator)
     done = tuple(replay.step(events) for _ in range(steps))
+    evaluation = trace_evaluation(shape, case)
+    after = (replay.evaluate(list(expand(evaluation, shape.stacks, checkpointing=False))), replay.save())
     timeline.end()
-    return Simulated(load=load, init=init, steps=done, host=rank.host, pinned=tuple(rank.pinned))
+    return Simulated(load=load, init=init, steps=done, after=after, host=rank.host, pinned=tuple(rank.pinned))
 
 
 def make_engine(rank: Rank) -> Engine:
@@ -168,6 +173,32 @@ class _Replay:
             self._coordinator.end_optimizer_step()
         self._left = list(live.values())
         return tuple(phases)
+
+    def evaluate(self, events: list[tuple]) -> Phase:
+        """A forward without gradients on a batch of the same size; gathers are not replayed."""
+        timeline = self._timeline
+        for held in self._left:
+            timeline.free(held)
+        phase = timeline.begin("eval")
+        live: dict[Any, Held | None] = {}
+        for event in events:
+            if event[0] == ALLOCATE:
+                live[event[1]] = timeline.alloc(event[2], event[3])
+            elif event[0] == RELEASE:
+                timeline.free(live.pop(event[1], None))
+        for held in live.values():
+            timeline.free(held)
+        self._left = []
+        return phase
+
+    def save(self) -> Phase:
+        """Saving gathers the trainable parameters at stage 3 on several ranks; elsewhere it copies to the host."""
+        phase = self._timeline.begin("save")
+        rank = self._engine.rank
+        if rank.settings.stage == 3 and rank.world_size > 1:
+            whole = sum(p.numel for _, p in rank.trainable()) * rank.model_bytes
+            self._timeline.scratch(whole, "gathered_parameters")
+        return phase
 
     def _backward_ends(self) -> None:
         if self._coordinator:

@@ -111,6 +111,30 @@ def trace_step(shape: ModelShape, case: MemoryCase, *, memory_efficient_linear: 
     )
 
 
+def trace_evaluation(shape: ModelShape, case: MemoryCase) -> StepTrace:
+    """The forward of an evaluation batch (same size, labels given, no gradients) of the short model."""
+    model = shape.short
+    model.eval()
+    batch = make_batch(case, shape.config, device="cpu", pixel_device="meta")
+    recorder = Recorder()
+    for tensors in (model.parameters(), model.buffers(), batch.values()):
+        recorder.ignore(tensors)
+    with contextlib.ExitStack() as stack, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        stack.enter_context(_boundaries(shape, recorder))
+        stack.enter_context(cuda_kernels(recorder, memory_efficient_linear=False))
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(recorder)
+        output = model(**batch, use_cache=False)
+        recorder.mark(FORWARD_ENDS)
+        events = list(recorder.events)
+        del output
+    model.train()
+    return StepTrace(
+        events=events, sizes=recorder.sizes, operations=recorder.operations, batch_bytes=0, kept_slots=frozenset()
+    )
+
+
 def _prepare(model: torch.nn.Module, case: MemoryCase) -> None:
     """As a run would: adapters cast to the compute dtype by the engine, checkpointing on, inputs requiring grad."""
     dtype = getattr(torch, case.dtype)
