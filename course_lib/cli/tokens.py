@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from course_lib.cli.output import JsonFlag, print_json, print_table
-from course_lib.errors import FINDING
+from course_lib.errors import FINDING, CourseError
 
 if TYPE_CHECKING:
     from course_lib.media.video import VideoInfo
     from course_lib.tokens.check import Check
-    from course_lib.tokens.plan import TokenPlan
+    from course_lib.tokens.plan import Budget, TokenPlan
 
 
 def register(app: typer.Typer) -> None:
@@ -30,6 +30,7 @@ def tokens(
         list[str] | None, typer.Option(help="NAME=VALUE: does this setting do anything? Repeatable.")
     ] = None,
     route: Annotated[str, typer.Option(help="How the knobs are passed; all: any way counts.")] = "all",
+    curve: Annotated[bool, typer.Option("--curve", help="What --total-tokens buys: frames against detail.")] = False,
     json: JsonFlag = False,
 ) -> None:
     """What a clip costs: requested → effective budget → frames → grid → tokens → timestamps.
@@ -39,6 +40,8 @@ def tokens(
     from course_lib.media.video import FrameReader
     from course_lib.tokens.check import check_plan
     from course_lib.tokens.families import video_model
+    from course_lib.tokens.inverse import curve as offers
+    from course_lib.tokens.inverse import fit_tokens
     from course_lib.tokens.knobs import audit_knobs, parse_knobs
     from course_lib.tokens.plan import Budget, plan_clip
 
@@ -47,12 +50,16 @@ def tokens(
         frames=frames, fps=fps, max_tokens_per_frame=max_tokens_per_frame, min_tokens_per_frame=min_tokens_per_frame,
         total_tokens=total_tokens,
     )  # fmt: skip
+    if curve and total_tokens is None:
+        raise CourseError("--curve needs a budget", fix="Add --total-tokens N")
     with FrameReader() as reader:
         info = reader.info(clip)
-    plan = plan_clip(info, chosen, budget)
+    plan = fit_tokens(info, chosen, int(total_tokens), frames=frames) if curve else plan_clip(info, chosen, budget)
     check = check_plan(plan, height=info.height, width=info.width, duration_seconds=info.duration_seconds)
     audited = audit_knobs(chosen, knobs, info=info, route=route) if knobs else []
-    record = _record(info, plan, check) | {"knobs": audited}
+    record = _record(info, plan, check, budget) | {"knobs": audited}
+    if curve:
+        record["curve"] = [_point(offer) for offer in offers(info, chosen, int(total_tokens))]
     record["findings"] += [line["sentence"] for line in audited if line["inert"]]
     if json:
         print_json(record)
@@ -62,8 +69,8 @@ def tokens(
         raise typer.Exit(FINDING)
 
 
-def _record(info: "VideoInfo", plan: "TokenPlan", check: "Check") -> dict[str, Any]:
-    family, requested = plan.model.family, plan.requested
+def _record(info: "VideoInfo", plan: "TokenPlan", check: "Check", requested: "Budget") -> dict[str, Any]:
+    family = plan.model.family
     findings = list(plan.findings)
     if check.equal is False:
         findings.append(f"{check.by} says {check.difference}")
@@ -106,6 +113,14 @@ def _record(info: "VideoInfo", plan: "TokenPlan", check: "Check") -> dict[str, A
     }  # fmt: skip
 
 
+def _point(offer: "TokenPlan") -> dict[str, Any]:
+    return {
+        "frames": offer.frames, "tokens_per_step": offer.grid.tokens_per_step, "height": offer.grid.height,
+        "width": offer.grid.width, "visual_tokens": offer.visual_tokens, "total_tokens": offer.total_tokens,
+        "processor_call": offer.call,
+    }  # fmt: skip
+
+
 def _print(record: dict[str, Any]) -> None:
     clip, effective = record["clip"], record["effective"]
     asked = ", ".join(f"{name} {value:g}" for name, value in record["requested"].items() if value is not None)
@@ -135,5 +150,13 @@ def _print(record: dict[str, Any]) -> None:
     if record["knobs"]:
         columns = ("knob", "value", "verdict", "why")
         print_table("Knobs", columns, [(k["name"], k["value"], k["verdict"], k["sentence"]) for k in record["knobs"]])
+    if "curve" in record:
+        columns = ("frames", "size", "tokens a step", "visual tokens", "total")
+        shown = record["curve"][:: max(len(record["curve"]) // 16, 1)]
+        points = [
+            (p["frames"], f"{p['width']}×{p['height']}", p["tokens_per_step"], p["visual_tokens"], p["total_tokens"])
+            for p in shown
+        ]
+        print_table("Frames against detail at this price", columns, points, right=(0, 2, 3, 4))
     for finding in record["findings"]:
         print(f"✗ {finding}")

@@ -82,19 +82,19 @@ def judge_knob(
     route: str,
     values: tuple[Any, ...] | None = None,
     beside: dict[str, Any] | None = None,
-    probes: tuple[Probe, ...] = PROBES,
+    pairs: bool = True,
 ) -> Verdict:
     """What `knob` does when it is passed by `route`.
 
     Args:
         values: tried in turn; None: CANDIDATES. beside: other settings that are passed too.
+        pairs: look for a setting that it needs beside it when it does nothing alone.
     """
     beside, values = beside or {}, CANDIDATES.get(knob, ()) if values is None else values
-    moved, error = _first_move(bench, knob, values, route, beside, probes)
+    moved, error = _first_move(bench, knob, values, route, beside)
     if moved is not None:
-        return Verdict(knob=knob, route=route, outcome=WORKS, meaning=_meaning(bench, knob, moved, route, beside))
-    companion = _companion(bench, knob, values, route, beside, probes)
-    if companion:
+        return _working(bench, knob, moved[0], route, beside)
+    if pairs and (companion := _companion(bench, knob, values, route, beside)):
         return Verdict(knob=knob, route=route, outcome=TOGETHER, companion=companion, error=error)
     return Verdict(knob=knob, route=route, outcome=ERROR if error else NOTHING, error=error)
 
@@ -158,14 +158,24 @@ def _knob_record(bench: Bench, name: str, knobs: dict[str, Any], clip: Probe, ro
         beside = {other: value for other, value in beside.items() if other.isupper()}
     else:
         beside = {other: value for other, value in beside.items() if not other.isupper()}
-    probes = (clip,) if routes == ("environment",) else (clip, *PROBES)
-    verdicts = [
-        judge_knob(bench, name, route=way, values=(knobs[name],), beside=beside, probes=probes) for way in routes
-    ]
-    on_clip = [
-        v.route for v in verdicts
-        if v.outcome == WORKS and _moves(bench, name, knobs[name], v.route, beside, clip) is True
-    ]  # fmt: skip
+    verdicts, on_clip = [], []
+    for way in routes:
+        moves = _moves(bench, name, knobs[name], way, beside, clip)
+        if moves is True:
+            on_clip.append(way)
+            verdicts.append(_working(bench, name, knobs[name], way, beside))
+        elif isinstance(moves, str):
+            verdicts.append(Verdict(knob=name, route=way, outcome=ERROR, error=moves))
+        else:
+            values = (knobs[name],) if way == "environment" else (knobs[name], *CANDIDATES.get(name, ()))
+            verdicts.append(judge_knob(bench, name, route=way, values=values, beside=beside, pairs=False))
+    if not any(v.outcome == WORKS for v in verdicts):
+        # Only a knob that does nothing anywhere is worth the long search for what it needs beside it.
+        searched = ("constructor", "call") if len(verdicts) > 1 else routes
+        verdicts = [
+            judge_knob(bench, name, route=v.route, values=(knobs[name],), beside=beside) if v.route in searched else v
+            for v in verdicts
+        ]
     works = [v.route for v in verdicts if v.outcome == WORKS]
     others = "; ".join(f"{v.route}: {v.words()}" for v in verdicts if v.outcome != WORKS)
     best = next((v for v in verdicts if v.outcome == WORKS), verdicts[0])
@@ -186,13 +196,18 @@ def _knob_record(bench: Bench, name: str, knobs: dict[str, Any], clip: Probe, ro
     }
 
 
+def _working(bench: Bench, knob: str, value: Any, route: str, beside: dict[str, Any]) -> Verdict:
+    meaning = _meaning(bench, knob, (value,), route, beside)
+    return Verdict(knob=knob, route=route, outcome=WORKS, meaning=meaning)
+
+
 def _first_move(
-    bench: Bench, knob: str, values: tuple[Any, ...], route: str, beside: dict[str, Any], probes: tuple[Probe, ...]
+    bench: Bench, knob: str, values: tuple[Any, ...], route: str, beside: dict[str, Any]
 ) -> tuple[Any, str]:
     """The first value that moves a probe (None, when none does), and the error when every try was refused."""
     errors, tried = [], 0
     for value in values:
-        for probe in probes:
+        for probe in PROBES:
             tried += 1
             outcome = _moves(bench, knob, value, route, beside, probe)
             if outcome is True:
@@ -210,9 +225,7 @@ def _moves(bench: Bench, knob: str, value: Any, route: str, beside: dict[str, An
     return after != before
 
 
-def _companion(
-    bench: Bench, knob: str, values: tuple[Any, ...], route: str, beside: dict[str, Any], probes: tuple[Probe, ...]
-) -> str:
+def _companion(bench: Bench, knob: str, values: tuple[Any, ...], route: str, beside: dict[str, Any]) -> str:
     """The first other setting beside which `knob` moves something, as name=value; empty when there is none."""
     if route == "environment":
         return ""
@@ -222,7 +235,7 @@ def _companion(
         if knob in pair or beside.keys() & pair.keys():
             continue
         for value in values:
-            if any(_moves(bench, knob, value, route, {**beside, **pair}, probe) is True for probe in probes):
+            if any(_moves(bench, knob, value, route, {**beside, **pair}, probe) is True for probe in PROBES):
                 return " and ".join(f"{name}={json.dumps(other)}" for name, other in pair.items())
     return ""
 
