@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.errors import USAGE, CourseError
-from course_lib.files import read_json, write_json
-from course_lib.tasks.run import run
+from course_lib.files import read_json
+from course_lib.tasks.run import TIMES, run
 from course_lib.units import human_seconds
 
 RUN_CONFIG = Path(__file__).parents[2] / "examples" / "video_text" / "run_cpu.yaml"
-TIMES = "seconds_by_stage.json"
 
 
 def demo(folder: Path) -> None:
@@ -33,23 +32,14 @@ def demo(folder: Path) -> None:
 def _run(folder: Path, report: Path) -> None:
     unfinished = (folder / "settings.json").is_file()
     print("Fine-tuning a tiny Qwen3-VL on two CPU ranks: DeepSpeed ZeRO-3, LoRA, bf16. About 6 minutes on 2 cores.")
-    started, stages = time.monotonic(), {}
-    last = [started, "check"]
+    started = time.monotonic()
 
     def say(line: str) -> None:
-        now = time.monotonic()
-        for word in ("training:", "proof:"):
-            if line.startswith(word):
-                stages[last[1]] = round(now - last[0], 1)
-                last[:] = [now, word.rstrip(":")]
-        print(f"[{human_seconds(now - started):>12}] {line}", flush=True)
+        print(f"[{human_seconds(time.monotonic() - started):>12}] {line}", flush=True)
 
     run(RUN_CONFIG, {"output": str(folder.resolve())}, resume=unfinished, proof=True, say=say)
-    stages[last[1]] = round(time.monotonic() - last[0], 1)
-    stages["total"] = round(time.monotonic() - started, 1)
     if not report.is_file():
         raise CourseError("the proof left no report", where=str(folder))
-    write_json(folder / TIMES, stages)
 
 
 def show(report: dict[str, Any], folder: Path) -> None:
@@ -68,7 +58,8 @@ def show(report: dict[str, Any], folder: Path) -> None:
         print(f"  {text:36} {value:.2f}  {'█' * round(30 * value)}")
     times = folder / TIMES
     if times.is_file():
-        print("  " + ", ".join(f"{stage} {human_seconds(s)}" for stage, s in read_json(times).items()))
+        seconds = {stage: s for stage, s in read_json(times).items() if stage != "label"}
+        print("  measured: " + ", ".join(f"{stage} {human_seconds(s)}" for stage, s in seconds.items()))
     print(f"\nWatch {folder / 'report' / 'before.mp4'} and {folder / 'report' / 'after.mp4'}")
     print(f"Read  {folder / 'report' / 'report.html'}")
     missed = [verdict["claim"] for verdict in report["verdict"] if not verdict["reached"]]

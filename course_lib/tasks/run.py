@@ -3,11 +3,12 @@
 Not here: what the task is (one module per task) and what a rank does.
 """
 
+import contextlib
 import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,11 @@ from course_lib.errors import FINDING, CourseError
 from course_lib.files import write_json
 from course_lib.tasks import task_module
 from course_lib.train.ranks import run_ranks
-from course_lib.train.session import NOTE, read_ds_config, trainer_settings
+from course_lib.train.session import NOTE, read_ds_config, trainer_settings, use_cpu
 from course_lib.units import human_seconds
+
+TIMES = "seconds_by_stage.json"
+"""In the run folder: seconds of check, training and proof."""
 
 
 def run(
@@ -32,28 +36,35 @@ def run(
     Raises CourseError when a check fails, a rank dies, or the proof does not hold.
     """
     config = load_run_config(run_config, overrides)
-    check(config)
+    stages: dict[str, float] = {}
+    with _timed(stages, "check"):
+        check(config)
     if not resume:
         _refuse_used_folder(config.output)
     config.output.mkdir(parents=True, exist_ok=True)
     write_json(config.output / "settings.json", _settings(config, resume))
     spec = json.dumps({"run_config": str(config.source), "overrides": overrides, "resume": resume})
-    started = time.monotonic()
-    watch = Watch(config.output, say)
-    command = [sys.executable, "-m", "course_lib.tasks.process"]
-    from course_lib.train.session import use_cpu
-
-    cpu = use_cpu()
+    command, cpu = [sys.executable, "-m", "course_lib.tasks.process"], use_cpu()
     say(f"training: {config.ranks} ranks ({'CPU, gloo' if cpu else 'GPU, NCCL'}), {config.train.max_steps} steps")
-    run_ranks([*command, "train", spec], ranks=config.ranks, log_folder=config.output, cpu=cpu, on_tick=watch.look)
-    watch.look()
-    say(f"training took {human_seconds(time.monotonic() - started)}")
+    with _timed(stages, "training"):
+        watch = Watch(config.output, say)
+        run_ranks([*command, "train", spec], ranks=config.ranks, log_folder=config.output, cpu=cpu, on_tick=watch.look)
+        watch.look()
+    say(f"training took {human_seconds(stages['training'])}")
     if proof:
-        started = time.monotonic()
         say("proof: a fresh process loads base and adapter, compares every tensor, and answers on held-out clips")
-        prove_in_fresh_process([*command, "prove", spec], config.output, cpu=cpu, say=say)
-        say(f"proof took {human_seconds(time.monotonic() - started)}")
+        with _timed(stages, "proof"):
+            prove_in_fresh_process([*command, "prove", spec], config.output, cpu=cpu, say=say)
+        say(f"proof took {human_seconds(stages['proof'])}")
+    write_json(config.output / TIMES, stages | {"total": round(sum(stages.values()), 1), "label": "measured"})
     return config
+
+
+@contextlib.contextmanager
+def _timed(stages: dict[str, float], name: str) -> Iterator[None]:
+    started = time.monotonic()
+    yield
+    stages[name] = round(time.monotonic() - started, 1)
 
 
 def check(config: RunConfig) -> None:
