@@ -1,12 +1,12 @@
-"""Memory as stacked bars: one fixed order, a colour and a hatch per part, a capacity line, and always a table.
+"""Figures of the notebooks: memory as stacked bars, and curves; always with a table and alt text.
 
-Colours differ in lightness between neighbours and the hatches differ everywhere, so the figure survives a
-grey printer and eyes that see no red or green.
+One fixed order of the parts, a colour and a hatch for each, a capacity line. Colours differ in lightness between
+neighbours and the hatches differ everywhere, so the figure survives a grey printer and eyes that see no red or green.
 """
 
 import html
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from course_lib.errors import CourseError, did_you_mean
 from course_lib.learn.cards import Card, show
@@ -25,6 +25,7 @@ PARTS = {
 }
 """Part to colour and hatch, in the order in which every figure of the course stacks them."""
 
+SVG = {"svg.fonttype": "none", "svg.hashsalt": "course", "hatch.linewidth": 0.8}
 UNITS = {"GiB": GIB, "MiB": MIB, "KiB": KIB, "GB": GB}
 
 
@@ -90,7 +91,7 @@ def bars_svg(
 
     largest = max([sum(bar.values()) for bar in bars.values()] + [capacity_bytes or 0])
     unit = next((name for name in ("GiB", "MiB") if largest >= UNITS[name]), "KiB")
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "course", "hatch.linewidth": 0.8}):
+    with matplotlib.rc_context(SVG):
         height = max(1.3 + 0.5 * len(bars), 0.35 + 0.2 * len(used_parts(bars)))
         figure = Figure(figsize=(7.2, height), layout="constrained")
         axes = figure.add_subplot()
@@ -127,11 +128,16 @@ def bars_svg(
         axes.legend(
             loc="upper left", bbox_to_anchor=(1.01, 1.02), frameon=False, fontsize=8, handleheight=1.2, labelspacing=0.4
         )
-        buffer = io.StringIO()
-        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None}, facecolor="white")
+        return _labelled(figure, alt_text(title, bars, capacity_bytes))
+
+
+def _labelled(figure, label: str) -> str:
+    """The figure as one <svg> element with role, label and a white ground, the same bytes for the same numbers."""
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None}, facecolor="white")
     svg = buffer.getvalue()
-    label = html.escape(alt_text(title, bars, capacity_bytes), quote=True)
-    return svg[svg.index("<svg") :].replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1)
+    opening = f'<svg role="img" aria-label="{html.escape(label, quote=True)}" '
+    return svg[svg.index("<svg") :].replace("<svg ", opening, 1)
 
 
 def _light(colour: str) -> bool:
@@ -142,3 +148,43 @@ def lightness(colour: str) -> float:
     """Relative luminance of '#rrggbb' as a grey printer would show it, 0 black to 1 white (Rec. 709 weights)."""
     red, green, blue = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+DASHES = (("-", "o"), ("--", "s"), (":", "^"), ("-.", "D"))
+"""Line and marker of the first, second, … curve: told apart without colour."""
+
+
+def curves(title: str, x_label: str, y_label: str, series: Mapping[str, Sequence[tuple[float, float]]]) -> None:
+    """Show curves with a table of at most eight of their points and alt text.
+
+    Args: series: name → (x, y) points, at most four curves of at least one point each.
+    """
+    rows = []
+    for name, points in series.items():
+        picked = sorted({round(i * (len(points) - 1) / 7) for i in range(8)})
+        rows += [(name, f"{points[i][0]:g}", f"{points[i][1]:.4g}") for i in picked]
+    svg = curves_svg(title, x_label, y_label, series)
+    show(Card(kind="note", headline=title, columns=("curve", x_label, y_label), rows=rows, svg=svg))
+
+
+def curves_svg(title: str, x_label: str, y_label: str, series: Mapping[str, Sequence[tuple[float, float]]]) -> str:
+    """The curves as one labelled <svg> element."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    if not 1 <= len(series) <= len(DASHES) or not all(series.values()):
+        raise CourseError(f"needs one to {len(DASHES)} curves with points, got {len(series)}", where="curves")
+    with matplotlib.rc_context(SVG):
+        figure = Figure(figsize=(7.2, 2.8), layout="constrained")
+        axes = figure.add_subplot(xlabel=x_label, ylabel=y_label)
+        for (line, marker), (name, points) in zip(DASHES, series.items(), strict=False):
+            xs, ys = zip(*points, strict=True)
+            axes.plot(xs, ys, line, marker=marker, markersize=4, markevery=max(1, len(xs) // 12), label=name)
+        axes.spines[["top", "right"]].set_visible(False)
+        if len(series) > 1:
+            axes.legend(frameon=False, fontsize=8)
+        said = "; ".join(
+            f"{name} from {p[0][1]:.3g} at {x_label} {p[0][0]:g} to {p[-1][1]:.3g} at {p[-1][0]:g}"
+            for name, p in series.items()
+        )
+        return _labelled(figure, f"Curves: {title}. {said}.")

@@ -48,15 +48,14 @@ def ratio(yours: float, truth: float) -> str:
     factor = truth / yours
     if not 1e-6 < factor < 1e6:
         return f"You said {number(yours)}; it is {number(truth)}."
-    if abs(factor - 1) <= 0.02:
+    off = abs(yours - truth) / abs(truth)
+    if off <= 0.02:
         return "You were within 2 %."
-    if abs(factor - 1) < 0.5:
-        return f"You were {abs(factor - 1):.0%} too {'low' if truth > yours else 'high'}.".replace("%", " %")
-    return (
-        f"It is {factor:.3g} times what you said."
-        if factor > 1
-        else f"You said {1 / factor:.3g} times as much as it is."
-    )
+    if off <= 0.5:
+        return f"You were {off * 100:.0f} % too {'low' if truth > yours else 'high'}."
+    if factor > 1:
+        return f"It is {factor:.3g} times what you said."
+    return f"You said {1 / factor:.3g} times as much as it is."
 
 
 def agreement(computed: float, seen: float, seen_name: str) -> str:

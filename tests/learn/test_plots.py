@@ -70,3 +70,18 @@ def test_the_card_has_figure_table_and_source(cards):
     assert "<th scope=" in html
     assert "measured" in text
     assert "a 12 GiB card: 12.00 GiB." in text
+
+
+def test_curves_have_lines_of_their_own_a_table_and_words(cards):
+    series = {"rank 0": [(step, 4 / step) for step in range(1, 31)], "rank 1": [(1, 5.0), (30, 1.0)]}
+    plots.curves("Loss", "step", "loss", series)
+    label = ET.fromstring(cards[0].svg).get("aria-label")
+    assert "rank 0 from 4 at step 1 to 0.133 at 30; rank 1 from 5 at step 1 to 1 at 30" in label
+    assert [row[0] for row in cards[0].rows] == ["rank 0"] * 8 + ["rank 1"] * 2
+    assert len({line for line, _ in plots.DASHES}) == len(plots.DASHES)
+
+
+@pytest.mark.parametrize("wrong", [{}, {"a": []}, {str(i): [(0, 0)] for i in range(5)}])
+def test_curves_that_cannot_be_told_apart_are_refused(wrong):
+    with pytest.raises(CourseError):
+        plots.curves_svg("x", "x", "y", wrong)

@@ -85,8 +85,11 @@ def test_every_pair_of_numbers_gets_one_plain_sentence(yours, truth):
         (4, 16, "It is 4 times what you said."),
         (16, 4, "You said 4 times as much as it is."),
         (100, 101, "You were within 2 %."),
-        (100, 120, "You were 20 % too low."),
-        (100, 80, "You were 20 % too high."),
+        (90, 120, "You were 25 % too low."),
+        (100, 80, "You were 25 % too high."),
+        (0.25, 0.351, "You were 29 % too low."),
+        (120, 60, "You said 2 times as much as it is."),
+        (-4, -16, "It is 4 times what you said."),
         (0, 5, "You said 0; it is 5."),
     ],
 )
