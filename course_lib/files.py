@@ -26,9 +26,7 @@ def whole_file(path: Path) -> Iterator[Path]:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.tmp-", suffix=path.suffix)
         os.close(handle)
         # mkstemp makes the file private (0600); an ordinary file follows the umask.
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(name, 0o666 & ~umask)
+        os.chmod(name, 0o666 & ~_umask())
         temporary = Path(name)
         yield temporary
         with temporary.open("rb") as written:
@@ -48,6 +46,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
     """Yield a temporary folder beside `path`; it takes the place of `path` when the block ends well.
 
     An older folder of that name is moved aside first and removed last, so that a finished one is never lost.
+    Raises CourseError when the disk is full or the folder cannot be written.
     """
     path = Path(path)
     try:
@@ -57,18 +56,36 @@ def whole_folder(path: Path) -> Iterator[Path]:
         raise CourseError(f"cannot write ({error.strerror or error})", where=str(path)) from error
     try:
         yield temporary
-        temporary.chmod(0o755)
-        old = path.with_name(f".{path.name}.old-{os.getpid()}")
-        if path.exists():
-            path.rename(old)
-        temporary.rename(path)
-        shutil.rmtree(old, ignore_errors=True)
+        temporary.chmod(0o777 & ~_umask())
+        _take_place(temporary, path)
     except OSError as error:
         raise CourseError(
             f"cannot write ({error.strerror or error})", where=str(path), fix="Free disk space or choose another folder"
         ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _take_place(new: Path, path: Path) -> None:
+    """Rename the folder `new` to `path`; what stood there goes, or comes back when the rename fails."""
+    if not path.exists():
+        new.rename(path)
+        return
+    # A new name each time: a killed process with this process's number may have left its own.
+    old = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.old-"))
+    path.rename(old)
+    try:
+        new.rename(path)
+    except OSError:
+        old.rename(path)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 def write_text(path: Path, text: str) -> None:
@@ -103,7 +120,8 @@ def read_json(path: Path) -> Any:
 def read_json_lines(path: Path) -> list[Any]:
     """The JSON values of a JSONL file, blank lines skipped. Raises CourseError that names the line."""
     records = []
-    for number, line in enumerate(read_text(path).splitlines(), start=1):
+    # Not splitlines(): it would also break inside a text that holds a U+2028.
+    for number, line in enumerate(read_text(path).split("\n"), start=1):
         if not line.strip():
             continue
         try:
