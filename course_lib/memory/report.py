@@ -97,7 +97,11 @@ def plan_case(case: MemoryCase, *, capability: int = 9, shape: ModelShape | None
     Raises CourseError for a model, adapter, sequence or ds_config that a run would refuse.
     """
     assumptions: list[str] = []
-    shape = shape or read_shape(case.model, lora=case.lora, dtype=case.dtype, attention=case.attention)
+    shape = shape or read_shape(
+        case.model, lora=case.lora, dtype=case.dtype, attention=case.attention, thinker_only=True
+    )
+    if shape.config.model_type.endswith("_thinker"):
+        assumptions.append("the thinker alone is loaded and trained: transformers trains no talker")
     _check_positions(case, shape)
     settings = zero_settings(case.ds_config, hidden_size=text_config(shape.config).hidden_size, assumptions=assumptions)
     run = simulate(shape, case, settings, capability=capability)

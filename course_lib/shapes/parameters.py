@@ -92,12 +92,17 @@ def read_shape(
     lora: dict[str, Any] | None = None,
     dtype: str = "bfloat16",
     attention: str = "sdpa",
+    thinker_only: bool = False,
 ) -> ModelShape:
     """The shape of a model, with adapters when `lora` is given (then only they are trainable).
+
+    `thinker_only` leaves out the speech half of an omni model, which no transformers loss trains.
 
     Raises CourseError for an unknown model, a config without a causal LM, or targets that match nothing.
     """
     config = load_config(model)
+    if thinker_only:
+        config = getattr(config, "thinker_config", None) or config
     singled_out = bool(lora and (lora.get("layers_to_transform") is not None or lora.get("rank_pattern")))
     short_config, stacks = shorten(config, whole=singled_out)
     short = build_model(short_config, dtype=dtype, attention=attention)
