@@ -19,10 +19,16 @@ Settings = Annotated[
     ),
 ]
 
+FigureFile = Annotated[
+    Path | None, typer.Option("--figure", metavar="FILE", help="Draw loss and seconds per step (svg, png, pdf).")
+]
+
 
 def register(app: typer.Typer) -> None:
     @app.command("doctor")
-    def doctor(paths: Paths = None, settings: Settings = None, as_json: JsonFlag = False) -> None:
+    def doctor(
+        paths: Paths = None, settings: Settings = None, figure: FigureFile = None, as_json: JsonFlag = False
+    ) -> None:
         """Why did it die, stall, or not learn: one verdict with evidence and advice (without PATH: course check)."""
         if not paths:
             from course_lib.cli.check import run_check
@@ -30,7 +36,7 @@ def register(app: typer.Typer) -> None:
             return run_check(as_json)
         from course_lib.doctor.autopsy.diagnose import QUIET, diagnose
 
-        record = diagnose(paths, _settings(settings))
+        record = diagnose(paths, _settings(settings), figure)
         if as_json:
             print_json(record)
         else:
@@ -58,7 +64,8 @@ def _show(record: dict[str, Any]) -> None:
     named += [f"rank {', '.join(map(str, record['ranks']))}"] if record["ranks"] else []
     named += [f"at step {', '.join(map(str, record['at_steps'][:12]))}"] if record["at_steps"] else []
     print(f"{record['verdict']}" + (f"  ({'; '.join(named)})" if named else ""))
-    print("\nDo this first: " + record["advice"][0])
+    quiet = record["verdict"] in ("healthy", "unknown")
+    print(("\n" if quiet else "\nDo this first: ") + record["advice"][0])
     for line in record["advice"][1:]:
         print(f"  then: {line}")
     if record["evidence"]:

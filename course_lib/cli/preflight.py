@@ -2,12 +2,12 @@
 
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from course_lib.cli.output import JsonFlag, print_json
-from course_lib.errors import FINDING, CourseError
+from course_lib.errors import FINDING
 
 Overrides = Annotated[
     list[str] | None,
@@ -23,12 +23,13 @@ def register(app: typer.Typer) -> None:
         as_json: JsonFlag = False,
     ) -> None:
         """What this run needs against what this node has, in one verdict; nothing is asked, nothing started."""
+        from course_lib.cli.train import parse_overrides
         from course_lib.config.run_config import load_run_config
         from course_lib.doctor import lines
         from course_lib.doctor.preflight import preflight_lines
 
         started = time.monotonic()
-        config = load_run_config(run, _values(overrides or []))
+        config = load_run_config(run, parse_overrides(overrides or []))
         found = preflight_lines(config, run.resolve().parent)
         worst = lines.verdict(found)
         bad = [line.name for line in found if line.level == "FAIL"]
@@ -40,15 +41,3 @@ def register(app: typer.Typer) -> None:
             print(f"\n{'do not start: ' + ', '.join(bad) if bad else 'ready to start'}")
         if bad:
             raise typer.Exit(FINDING)
-
-
-def _values(overrides: list[str]) -> dict[str, Any]:
-    import yaml
-
-    values = {}
-    for text in overrides:
-        key, equals, value = text.partition("=")
-        if not equals or not key:
-            raise CourseError(f"'--set {text}' has no value", fix="Write --set KEY=VALUE")
-        values[key] = yaml.safe_load(value)
-    return values

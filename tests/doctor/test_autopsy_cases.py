@@ -1,7 +1,8 @@
 """Every case under tests/data/logs gives its verdict, and no healthy log gives any.
 
 `NAME.expect.json` says what must come out; `settings` in it are what --settings passes. The files under healthy/
-named hf_trainer_* and state_* were written by HF Trainer 5.24 itself; the others follow their program's format.
+named hf_trainer_*, state_* and course_run, and the cases named real_*, come from real runs; the others follow their
+program's format.
 """
 
 import json

@@ -1,6 +1,7 @@
 """`course preflight`: each line can pass and can fail, and the all-reduce is a real one."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -223,16 +224,26 @@ def test_ranks_that_do_not_answer_are_ended_within_the_limit(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.ranks
-def test_the_command_adds_on_two_real_ranks_and_its_exit_code_follows_the_lines(folder):
-    done = subprocess.run([*MAIN, str(folder / "run.yaml"), "--json"], capture_output=True, text=True, timeout=120)
+def test_two_real_gloo_ranks_add_and_say_how_fast():
+    result = all_reduce.try_all_reduce(gpus=0, time_limit_seconds=120)
+    assert (result.problem, result.value, result.ranks) == ("", 2.0, 2)
+    assert result.bytes_per_second > 0
+    assert len(result.versions) == 2
+    assert lines.verdict(preflight.all_reduce_lines(result)) == "OK"
+
+
+@pytest.mark.slow
+@pytest.mark.ranks
+def test_the_commands_exit_code_follows_its_lines_and_it_answers_in_time(folder):
+    done = subprocess.run([*MAIN, str(folder / "run.yaml"), "--json"], capture_output=True, text=True, timeout=200)
     record = json.loads(done.stdout)
     by_name = {line["name"]: line for line in record["lines"]}
-    assert "1.0 + 1.0 = 2.0" in by_name["all-reduce (gloo, 2 ranks)"]["message"]
     assert by_name["model"]["level"] == "OK"
+    assert any(name.startswith("all-reduce") for name in by_name)
     assert any(name.startswith("ds_config") for name in by_name)
     assert (done.returncode == 1) == any(line["level"] == "FAIL" for line in record["lines"])
-    # Twenty seconds on an idle machine; a busy one may need longer, but never waits for anybody.
-    assert record["seconds"] < 30
+    if os.getloadavg()[0] < 1.5 * (os.cpu_count() or 1):
+        assert record["seconds"] <= 20
 
 
 def test_a_bad_override_and_a_missing_run_are_wrong_usage(folder):
@@ -250,9 +261,9 @@ def test_a_bad_override_and_a_missing_run_are_wrong_usage(folder):
 
 
 def test_overrides_reach_the_lines(folder):
-    from course_lib.cli.preflight import _values
+    from course_lib.cli.train import parse_overrides
 
-    config = load_run_config(folder / "run.yaml", _values(["output=/elsewhere", "train.max_steps=3"]))
+    config = load_run_config(folder / "run.yaml", parse_overrides(["output=/elsewhere", "train.max_steps=3"]))
     assert (str(config.output), config.train.max_steps) == ("/elsewhere", 3)
 
 

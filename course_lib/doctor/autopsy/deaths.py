@@ -40,7 +40,7 @@ DAMAGED = re.compile(
     r"(?:size mismatch|copying a param|shape).*torch\.Size\(\[0\]\)",
     re.I,
 )  # fmt: skip
-READER_ERROR = re.compile(r"(?:\w+\.)*(?:EOFError|UnpicklingError|JSONDecodeError|BadZipFile)\b")
+READER_ERROR = re.compile(r"(?:\w+\.)*(?:EOFError|UnpicklingError|JSONDecodeError|BadZipFile|OSError: \[Errno 22\])")
 LOADING = re.compile(r"torch/serialization|torch\.load\(|load_checkpoint|load_from_json|trainer_state|from_pretrained")
 LOW_PERCENT = 60
 """Host memory in use, below which the kernel's out-of-memory killer is not a likely sender of SIGKILL."""

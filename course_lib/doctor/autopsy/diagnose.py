@@ -9,6 +9,7 @@ from typing import Any
 from course_lib.doctor.autopsy import collectives, deaths, gpu_memory, learning, pace
 from course_lib.doctor.autopsy.advice import advice_for
 from course_lib.doctor.autopsy.events import Log
+from course_lib.doctor.autopsy.figure import draw
 from course_lib.doctor.autopsy.findings import VERDICTS, Finding
 from course_lib.doctor.autopsy.reader import read_events
 from course_lib.doctor.autopsy.sources import gather
@@ -23,17 +24,26 @@ TRAINING_WORDS = re.compile(
 )  # fmt: skip
 
 
-def diagnose(paths: Iterable[Path], settings: dict[str, Any] | None = None) -> dict[str, Any]:
+def diagnose(
+    paths: Iterable[Path], settings: dict[str, Any] | None = None, figure: Path | None = None
+) -> dict[str, Any]:
     """The record that `course doctor --json` prints; see docs/doctor.md for its keys.
 
     Args:
         paths: files or folders of one run. settings: max_steps, resumed_from, save_steps, eval_steps,
-            save_total_limit, early_stopping_patience where the log does not say them.
+            save_total_limit, early_stopping_patience where the log does not say them. figure: where to draw the run.
     """
     log = read_events(gather(paths), settings)
     timing = measure(log)
     findings = detect(log, timing)
     chosen = findings[0]
+    if figure:
+        draw(
+            log,
+            timing,
+            figure,
+            title=f"{log.sources[0].name if log.sources else 'trainer_state.json'}: {chosen.verdict}",
+        )
     return _record(log, timing, chosen, also=[finding.verdict for finding in findings[1:]])
 
 
@@ -104,4 +114,8 @@ def _progress(log: Log, timing: Timing) -> list[str]:
         return []
     of = f" of {log.total_steps}" if log.total_steps else ""
     speed = f", {timing.seconds_per_step:.3g} s per step" if timing.seconds_per_step else ""
-    return [f"step {log.last_step}{of}{speed}"]
+    flat = learning.flat_since(log)
+    plateau = (
+        [] if flat is None else [f"the loss has not fallen since about step {flat}: a plateau, or it has learnt enough"]
+    )
+    return [f"step {log.last_step}{of}{speed}", *plateau]

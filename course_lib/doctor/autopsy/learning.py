@@ -1,6 +1,7 @@
 """Verdicts of a run that learns nothing: no_steps, labels_all_masked, nan_signature, early_stop_inactive."""
 
 import re
+import statistics
 
 from course_lib.doctor.autopsy.events import Event, Line, Log
 from course_lib.doctor.autopsy.findings import Finding, quote
@@ -29,6 +30,7 @@ MISSING_METRIC = re.compile(
     re.I,
 )
 NAN_ROWS = 2
+PLATEAU_ROWS = 30
 SAME = 1e-6
 
 
@@ -135,6 +137,20 @@ def _constant_tail(rows: list[Event]) -> list[Event]:
             break
         tail.append(row)
     return tail[::-1] if len(tail) >= 3 else []
+
+
+def flat_since(log: Log) -> int | None:
+    """The step from which on the loss no longer falls: the last third's median is not below the middle third's.
+
+    None with fewer than 30 rows (noise decides then), or when it falls by 1 % of the first rows' loss or more.
+    """
+    rows = [(row.step, number(row.values.get("loss"))) for row in log.train_rows]
+    rows = [(step, loss) for step, loss in rows if step is not None and loss is not None and not is_bad(loss)]
+    if len(rows) < PLATEAU_ROWS:
+        return None
+    third = len(rows) // 3
+    first, middle, last = (statistics.median(loss for _, loss in rows[n * third : (n + 1) * third]) for n in range(3))
+    return rows[third][0] if middle - last < 0.01 * abs(first) else None
 
 
 def detect_early_stop(log: Log) -> Finding | None:

@@ -13,9 +13,11 @@ from course_lib.doctor.autopsy.sources import Remains, Source
 STAMP = re.compile(r"(\d{4})-(\d\d)-(\d\d)[ T_](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?")
 US_STAMP = re.compile(r"(\d\d)/(\d\d)/(\d{4}) (\d\d):(\d\d):(\d\d)")
 BAR = re.compile(
-    r"(?P<label>[^|\[\]]{0,60}?)(?:\d+%\|[^|]*\|\s*)?(?P<done>\d[\d,]*)/(?P<total>\d[\d,]*) *"
+    r"(?P<done>\d[\d,]*)/(?P<total>\d[\d,]*) *"
     r"\[(?P<elapsed>[\d:]+)<(?P<left>[\d:]+|\?)(?:, *(?P<rate>[\d.]+|\?) *(?P<unit>[\w/]+))?"
 )
+BAR_LABEL = re.compile(r"([^|\[\]]{0,60}?)(?:\d+%\|[^|]*\|)?\s*$")
+"""What stands before the numbers: 'Loading weights:  37%|███▋      | '."""
 BAR_KINDS: tuple[tuple[str, re.Pattern], ...] = (
     ("load", re.compile(r"checkpoint shards|loading|weights|fetching|materializ|partitioning", re.I)),
     ("eval", re.compile(r"eval|predict|generat|valid|test", re.I)),
@@ -213,7 +215,7 @@ class _Reader:
         phase = self._bar_phase(bar, done, total)
         if phase is None:
             return None
-        epoch = re.search(r"epoch\D{0,3}(\d+)", bar["label"], re.I)
+        epoch = re.search(r"epoch\D{0,3}(\d+)", _label(bar), re.I)
         if phase == "train":
             if epoch:
                 # Lightning and hand-written loops draw one bar per epoch.
@@ -237,7 +239,7 @@ class _Reader:
         )
 
     def _bar_phase(self, bar: re.Match, done: int, total: int) -> Phase | None:
-        label, unit = bar["label"].strip().rstrip(":"), (bar["unit"] or "it/s").lower()
+        label, unit = _label(bar), (bar["unit"] or "it/s").lower()
         for phase, pattern in BAR_KINDS:
             if label and pattern.search(label):
                 return None if phase == "data" else phase
@@ -248,6 +250,12 @@ class _Reader:
             return "train"
         # HF's evaluation bar has no label; what tells it is a total of its own.
         return "eval"
+
+
+def _label(bar: re.Match) -> str:
+    before = bar.string[max(0, bar.start() - 300) : bar.start()]
+    match = BAR_LABEL.search(before)
+    return match[1].strip().rstrip(":") if match else ""
 
 
 def _wall_seconds(text: str) -> float | None:
