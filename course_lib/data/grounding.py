@@ -60,6 +60,10 @@ def load_processor(directory: Path, budget: BudgetSection):
     return processor
 
 
+PER_VIDEO = ("pixel_values_videos", "video_grid_thw", "second_per_grid_ts")
+"""What processors return per clip: rows of patches, one grid, and (Qwen2.5-VL) the seconds between grid steps."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SampleCost:
     """What one sample became after the processor: counts, not settings."""
@@ -142,8 +146,7 @@ class GroundingDataset(Dataset):
             )
         item["labels"] = item["input_ids"].clone()
         item["labels"][: item["prompt_tokens"]] = IGNORED
-        item["pixel_values_videos"] = batch["pixel_values_videos"]
-        item["video_grid_thw"] = batch["video_grid_thw"]
+        item |= {name: torch.as_tensor(batch[name]) for name in PER_VIDEO if name in batch}
         self._verify_budget(item, window)
         return item
 
@@ -173,7 +176,7 @@ class GroundingDataset(Dataset):
         # The floor of the cap is 1.05 × the minimum (the processor's own rule).
         if per_step > max(asked.max_tokens_per_frame, int(asked.min_tokens_per_frame * 1.05)):
             raise CourseError(
-                f"grid {list(cost.grid)} costs {per_step} tokens per frame, above the cap of {asked.max_tokens_per_frame}",
+                f"grid {list(cost.grid)} costs {per_step} tokens per frame; the cap is {asked.max_tokens_per_frame}",
                 where=where,
                 fix="The budget had no effect: see `course tokens`",
                 exit_code=FINDING,
@@ -212,8 +215,7 @@ def collate(items: Sequence[dict[str, Any]], pad_token_id: int, *, prompts_only:
             place = slice(width - length, width) if prompts_only else slice(0, length)
             row[place] = item[name][:length]
         batch[name] = rows
-    batch["pixel_values_videos"] = torch.cat([item["pixel_values_videos"] for item in items])
-    batch["video_grid_thw"] = torch.cat([item["video_grid_thw"] for item in items])
+    batch |= {name: torch.cat([item[name] for item in items]) for name in PER_VIDEO if name in items[0]}
     if not prompts_only:
         batch["sample_index"] = torch.tensor([item["index"] for item in items])
     return batch

@@ -168,6 +168,7 @@ def _trainer(
         batches=Journal(config.output / f"batches_rank{session.rank}.jsonl"),
         memory=memory,
         video_token_id=processor.video_token_id,
+        frames_per_step=processor.video_processor.temporal_patch_size,
     )
     if session.rank == 0:
         trainer.add_callback(LogRows(Journal(config.output / "train_log.jsonl")))

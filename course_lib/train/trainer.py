@@ -27,6 +27,7 @@ class CourseTrainer(Trainer):
         loss: "supervised_positions" (logits only where a label stands) or "all_positions" (the model's own loss).
         batches: journal of what each batch was. memory: marks forward, backward, step and save.
         video_token_id: counts visual tokens in the journal; None for text.
+        frames_per_step: frames that one grid step holds (the processor's temporal_patch_size).
     """
 
     def __init__(
@@ -36,10 +37,12 @@ class CourseTrainer(Trainer):
         batches: Journal,
         memory: PhaseMemory,
         video_token_id: int | None = None,
+        frames_per_step: int = 1,
         **named: Any,
     ) -> None:
         super().__init__(*arguments, **named)
-        self.loss_kind, self.batches, self.memory, self.video_token_id = loss, batches, memory, video_token_id
+        self.loss_kind, self.batches, self.memory = loss, batches, memory
+        self.video_token_id, self.frames_per_step = video_token_id, frames_per_step
         self.first_step: FirstStepCheck | None = None
         self.updates_done = 0
         """Optimizer updates of this process with a learning rate above zero."""
@@ -77,6 +80,7 @@ class CourseTrainer(Trainer):
         self.batches.write(
             step=self.state.global_step,
             samples=indices.tolist() if indices is not None else None,
+            frames=[grid[0] * self.frames_per_step for grid in grids.tolist()] if grids is not None else None,
             grids=grids.tolist() if grids is not None else None,
             visual_tokens=visual,
             text_tokens=int(mask.sum()) - visual,

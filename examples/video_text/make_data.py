@@ -18,7 +18,9 @@ from scenes import HOUSE_QUESTION, Scene, house_events, random_scene, render
 from course_lib.files import whole_file, write_text
 
 CLIP_SECONDS, FRAMES_PER_SECOND, PICTURE = 48.0, 8, 96
-ON_SECONDS, OFF_SECONDS = (2.0, 4.5), (3.0, 6.5)
+ON_SECONDS, OFF_SECONDS = (2.0, 5.0), (3.0, 7.0)
+CUT_SECONDS = 1.0
+"""This editor cuts on whole seconds, which is also one grid step of the model (two frames, half a second apart)."""
 SETS = {"train": (11, 40), "held_out": (22, 24)}
 """Set → (seed, clips)."""
 
@@ -36,7 +38,7 @@ def draw_scenes() -> dict[str, list[Scene]]:
         rng = random.Random(seed)
         scenes: list[Scene] = []
         while len(scenes) < clips:
-            scene = random_scene(rng, CLIP_SECONDS, 3, ON_SECONDS, OFF_SECONDS)
+            scene = random_scene(rng, CLIP_SECONDS, 3, ON_SECONDS, OFF_SECONDS, CUT_SECONDS)
             if house_events(scene) and cast(scene) not in seen:
                 scenes.append(scene)
         seen |= {cast(scene) for scene in scenes}

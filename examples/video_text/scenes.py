@@ -52,8 +52,18 @@ class Scene:
     actors: tuple[Actor, ...]
 
 
-def random_scene(rng: random.Random, seconds: float, actors: int, on_seconds: Interval, off_seconds: Interval) -> Scene:
-    """A scene in which each actor is shown and hidden in turn, for lengths drawn from the two ranges."""
+def random_scene(
+    rng: random.Random,
+    seconds: float,
+    actors: int,
+    on_seconds: Interval,
+    off_seconds: Interval,
+    step_seconds: float = STEP_SECONDS,
+) -> Scene:
+    """A scene in which each actor is shown and hidden in turn, for lengths drawn from the two ranges.
+
+    Appearances start and end on multiples of `step_seconds`, itself a multiple of STEP_SECONDS.
+    """
     lanes = rng.sample(range(LANES), actors)
     grey = rng.randint(20, 70)
     background = tuple(min(255, max(0, grey + rng.randint(-12, 12))) for _ in range(3))
@@ -65,19 +75,19 @@ def random_scene(rng: random.Random, seconds: float, actors: int, on_seconds: In
             radius=rng.uniform(0.13, 0.16),
             start_x=rng.random(),
             speed=rng.uniform(0.05, 0.35) * rng.choice((-1, 1)),
-            shown=_appearances(rng, seconds, on_seconds, off_seconds),
+            shown=_appearances(rng, seconds, on_seconds, off_seconds, step_seconds),
         )
         for lane in lanes
     )
     return Scene(seconds=seconds, background=background, actors=cast)
 
 
-def _appearances(rng: random.Random, seconds: float, on: Interval, off: Interval) -> tuple[Interval, ...]:
+def _appearances(rng: random.Random, seconds: float, on: Interval, off: Interval, step: float) -> tuple[Interval, ...]:
     def length(bounds: Interval) -> float:
-        return rng.randint(round(bounds[0] / STEP_SECONDS), round(bounds[1] / STEP_SECONDS)) * STEP_SECONDS
+        return rng.randint(round(bounds[0] / step), round(bounds[1] / step)) * step
 
     # A start before zero: the film may open with the shape already there.
-    time = -length(on) if rng.random() < 0.5 else length(off) - rng.randint(0, 4) * STEP_SECONDS
+    time = -length(on) if rng.random() < 0.5 else length(off) - rng.randint(0, round(2.0 / step)) * step
     shown = []
     while time < seconds:
         end = time + length(on)

@@ -98,6 +98,7 @@ def test_every_rank_read_the_samples_that_the_coverage_named(folder):
 
 def test_every_batch_says_what_it_cost(folder):
     for row in read_json_lines(folder / "batches_rank1.jsonl"):
+        assert row["frames"] == [16] * 16
         assert row["grids"] == [[8, 2, 2]] * 16
         assert row["visual_tokens"] == 16 * 8
         assert row["supervised_tokens"] >= 16 * 4
