@@ -52,11 +52,14 @@ def main() -> None:
         _stop(command, error.line(), error.exit_code)
     except KeyboardInterrupt:
         _stop(command, "interrupted", 130)
-    except BrokenPipeError:
-        # The reader (head, less) closed the pipe: not an error of ours, and stdout cannot be flushed any more.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except SystemExit as end:
+        # The reader (head, less) closed the pipe. Typer and rich end with 1 then, which here would say "a finding".
+        if not isinstance(end.__context__, BrokenPipeError):
+            raise
+        # What is left cannot be flushed any more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(0)
-    except Exception as error:  # noqa: BLE001 - the last line of defence before a person
+    except Exception as error:
         if os.environ.get("COURSE_TRACEBACK"):
             raise
         first_line = (str(error).strip() or "no message").splitlines()[0]

@@ -34,7 +34,8 @@ def register(app: typer.Typer) -> None:
 
 
 def parse_overrides(pairs: list[str]) -> dict[str, Any]:
-    """["train.max_steps=3"] → {"train.max_steps": 3}; values are read as YAML. Raises CourseError without '='."""
+    """["train.max_steps=3"] → {"train.max_steps": 3}; values are read as YAML. Raises CourseError without '=' or for
+    a value that is not YAML."""
     import yaml
 
     overrides = {}
@@ -42,5 +43,8 @@ def parse_overrides(pairs: list[str]) -> dict[str, Any]:
         key, equals, value = pair.partition("=")
         if not equals or not key:
             raise CourseError(f"--set '{pair}' is not KEY=VALUE", fix="For example --set train.max_steps=3")
-        overrides[key] = yaml.safe_load(value)
+        try:
+            overrides[key] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise CourseError(f"--set '{pair}': the value is not valid YAML", fix="Quote it") from error
     return overrides

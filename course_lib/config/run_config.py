@@ -117,7 +117,7 @@ def load_run_config(path: Path | str, overrides: dict[str, Any] | None = None) -
         raise CourseError(f"is not valid YAML{line}", where=str(path)) from error
     if not isinstance(values, dict):
         raise CourseError(
-            "must be a mapping of keys to values", where=str(path), fix="See examples/video_text/run.yaml"
+            "must be a mapping of keys to values", where=str(path), fix="See examples/video_text/run_cpu.yaml"
         )
     for key, value in (overrides or {}).items():
         _set_dotted(values, key, value, path)
@@ -180,7 +180,7 @@ def _convert(hint: Any, value: Any, *, where: str, base: Path, key: str) -> Any:
         items = value if isinstance(value, list | tuple) else [value]
         return tuple(_convert(inner, item, where=where, base=base, key=key) for item in items)
     if hint is Path:
-        return (base / str(value)).resolve()
+        return (base / _scalar(str, value, where=where, key=key)).resolve()
     return _scalar(hint, value, where=where, key=key)
 
 
@@ -199,7 +199,10 @@ def _scalar(kind: type, value: Any, *, where: str, key: str) -> Any:
                 return kind(number)
         except (ValueError, OverflowError):
             pass
-    raise CourseError(f"'{key}: {value}' must be a {kind.__name__}", where=where)
+    raise CourseError(f"'{key}: {value}' must be {_KINDS[kind]}", where=where)
+
+
+_KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
 
 def _check(config: RunConfig) -> None:
@@ -210,6 +213,7 @@ def _check(config: RunConfig) -> None:
         "lora.alpha": config.lora.alpha,
         "budget.frames": config.budget.frames,
         "budget.max_tokens_per_frame": config.budget.max_tokens_per_frame,
+        "budget.min_tokens_per_frame": config.budget.min_tokens_per_frame,
         "data.window_seconds": config.data.window_seconds,
         "data.stride_seconds": config.data.stride_seconds,
         "train.micro_batch_size": config.train.micro_batch_size,
@@ -220,9 +224,15 @@ def _check(config: RunConfig) -> None:
     for key, value in positive.items():
         if not value > 0 or value == float("inf"):
             raise CourseError(f"'{key}: {value}' must be above zero", where=where)
-    for key in ("warmup_steps", "save_steps", "learning_rate", "max_grad_norm"):
-        if getattr(config.train, key) < 0:
-            raise CourseError(f"'train.{key}: {getattr(config.train, key)}' must not be negative", where=where)
+    for key in ("warmup_steps", "save_steps", "save_total_limit", "learning_rate", "weight_decay", "max_grad_norm"):
+        value = getattr(config.train, key)
+        # Written so that a nan is refused too.
+        if not 0 <= value < float("inf"):
+            raise CourseError(f"'train.{key}: {value}' must be a number that is not negative", where=where)
+    if not 0 <= config.lora.dropout < 1:
+        raise CourseError(f"'lora.dropout: {config.lora.dropout}' must be at least 0 and below 1", where=where)
+    if not config.lora.targets:
+        raise CourseError("'lora.targets' names no module", where=where, fix="For example [q_proj, v_proj]")
     if config.train.warmup_steps >= config.train.max_steps:
         raise CourseError(
             f"train.warmup_steps {config.train.warmup_steps} is not below max_steps {config.train.max_steps}",
