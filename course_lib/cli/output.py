@@ -18,7 +18,9 @@ def print_json(record: Any) -> None:
     print(json.dumps(record, indent=1, ensure_ascii=False, default=str))
 
 
-def print_table(title: str, columns: Iterable[str], rows: Iterable[Iterable[Any]], *, right: Iterable[int] = ()) -> None:
+def print_table(
+    title: str, columns: Iterable[str], rows: Iterable[Iterable[Any]], *, right: Iterable[int] = ()
+) -> None:
     """Print a rich table. `right` lists the indices of right-aligned columns."""
     from rich.console import Console
     from rich.table import Table
