@@ -174,6 +174,9 @@ TRAINER_CASES = {
     "warm-up longer than max_steps": (
         *trainer({"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 50}}}, max_steps=20),
         "scheduler.params.warmup_num_steps", "warmup_too_long", "warning"),
+    "an offload device that nobody names": (
+        *trainer({"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "auto"}}}),
+        "zero_optimization.offload_optimizer.device", "no_effect_offload", "warning"),
     "a block that is text": (*trainer({"optimizer": "AdamW"}), "optimizer", "wrong_type", "error"),
 }  # fmt: skip
 

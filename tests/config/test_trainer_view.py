@@ -1,6 +1,8 @@
 """What the Trainer passes on to DeepSpeed, and what it leaves behind."""
 
+import ast
 import dataclasses
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -62,6 +64,40 @@ def test_the_live_deepspeed_config_of_a_notebook_survives_a_lint():
     through_trainer({**AUTO, "zero_optimization": {"stage": 2}}, None, world_size=1)
     assert integration.is_deepspeed_zero3_enabled()
     assert integration.deepspeed_config() is live.config
+
+
+def test_accelerate_fills_the_autos_that_we_think_it_fills():
+    """`_fill_in` repeats a part of Accelerator._prepare_deepspeed; here is that part's own list of keys."""
+    import accelerate.accelerator as module
+
+    tree = ast.parse(Path(module.__file__).read_text(encoding="utf-8"))
+    prepare = next(n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == "_prepare_deepspeed")
+    keys = set()
+    for node in ast.walk(prepare):
+        match node:
+            case ast.Assign(targets=[ast.Name(id="config_kwargs")], value=ast.Dict(keys=names)):
+                keys |= {name.value for name in names}
+            case ast.Assign(
+                targets=[ast.Subscript(value=ast.Name(id="config_kwargs"), slice=ast.Constant(value=name))]
+            ):
+                keys.add(name)
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="config_kwargs")), args=[ast.Dict(keys=names)]):
+                keys |= {name.value for name in names}
+    ours = {
+        *HIDDEN_SIZE_KEYS,
+        "gradient_clipping",
+        "train_micro_batch_size_per_gpu",
+        "zero_optimization.stage3_gather_16bit_weights_on_model_save",
+    }
+    # transformers has filled these before accelerate is asked.
+    earlier = {
+        *("train_batch_size", "optimizer.params.lr", "optimizer.params.weight_decay"),
+        *(
+            f"scheduler.params.{name}"
+            for name in ("warmup_min_lr", "warmup_max_lr", "warmup_num_steps", "total_num_steps")
+        ),
+    }
+    assert keys == ours | earlier
 
 
 def test_a_refused_key_is_named_and_the_rest_goes_on():

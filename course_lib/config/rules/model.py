@@ -60,7 +60,7 @@ def _sub_group(facts: Facts) -> list[Finding]:
 
 
 def _leaf_modules(facts: Facts) -> list[Finding]:
-    """Ranks that route to different experts gather different parameters, and wait for each other for ever."""
+    """Ranks that route to different experts gather different parameters, unless the block is gathered as one."""
     model, leaf = facts.model, facts.zero("leaf_module")
     if model is None or not model.experts or leaf is None or os.environ.get("ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES"):
         return []
@@ -71,7 +71,8 @@ def _leaf_modules(facts: Facts) -> list[Finding]:
         return []
     text = (
         f"{model.model_type} routes each token to some of {model.experts} experts, and none of its blocks is a leaf "
-        "module: ranks that use different experts can wait for each other"
+        "module. Where experts are modules of their own (transformers 4, remote code), ranks that use different ones "
+        "wait for each other for ever; transformers 5 keeps a layer's experts in one tensor, gathered whole"
     )
     fix = f"List its expert block under {ZERO}.leaf_module.classes, or call deepspeed.utils.set_z3_leaf_modules"
     return [found("moe_without_leaf", "warning", f"{ZERO}.leaf_module", text, fix)]

@@ -48,6 +48,10 @@ def _block(facts: Facts, block: str, written: dict) -> list[Finding]:
         text = "no device is given and the default is none: nothing is offloaded"
         fix = f"Set {dotted}.device to cpu, or delete the block"
         return [found("no_effect_offload", "warning", dotted, text, fix, delete(dotted))]
+    if device == "none" and written["device"] == "auto" and facts.framework == "trainer":
+        text = "accelerate replaces this 'auto' by none: nothing is offloaded"
+        fix = "Write cpu, nvme or none"
+        return [found("no_effect_offload", "warning", f"{dotted}.device", text, fix, set_to(f"{dotted}.device", "cpu"))]
     if device == "none":
         inert = [key for key in written if key != "device" and facts.schema.known(dotted).get(key) != written[key]]
         text = "device is none: nothing is offloaded and nothing reads this"
