@@ -16,6 +16,7 @@ from course_lib.config.run_config import RunConfig, load_run_config
 from course_lib.errors import FINDING, CourseError
 from course_lib.files import write_json
 from course_lib.tasks import task_module
+from course_lib.train.checkpoints import checkpoints, step_of
 from course_lib.train.ranks import run_ranks
 from course_lib.train.session import NOTE, read_ds_config, trainer_settings, use_cpu
 from course_lib.units import human_seconds
@@ -37,6 +38,10 @@ def run(
     """
     config = load_run_config(run_config, overrides)
     stages: dict[str, float] = {}
+    cpu = use_cpu()
+    if cpu:
+        # Said, not guessed: DeepSpeed warns on every import when it has to find out.
+        os.environ["DS_ACCELERATOR"] = "cpu"
     with _timed(stages, "check"):
         check(config)
     if not resume:
@@ -44,7 +49,7 @@ def run(
     config.output.mkdir(parents=True, exist_ok=True)
     write_json(config.output / "settings.json", _settings(config, resume))
     spec = json.dumps({"run_config": str(config.source), "overrides": overrides, "resume": resume})
-    command, cpu = [sys.executable, "-m", "course_lib.tasks.process"], use_cpu()
+    command = [sys.executable, "-m", "course_lib.tasks.process"]
     say(f"training: {config.ranks} ranks ({'CPU, gloo' if cpu else 'GPU, NCCL'}), {config.train.max_steps} steps")
     with _timed(stages, "training"):
         watch = Watch(config.output, say)
@@ -145,18 +150,13 @@ class Watch:
 
 def _settings(config: RunConfig, resume: bool) -> dict[str, Any]:
     """What `course doctor` needs to read the log of this run."""
-    resumed_from = None
-    if resume:
-        from course_lib.train.trainer import checkpoints
-
-        found = checkpoints(config.output)
-        resumed_from = int(found[-1].name.rsplit("-", 1)[1]) if found else None
+    found = checkpoints(config.output) if resume else []
     return {
         "max_steps": config.train.max_steps,
         "save_steps": config.train.save_steps or None,
         "save_total_limit": config.train.save_total_limit,
         "eval_steps": None,
-        "resumed_from": resumed_from,
+        "resumed_from": step_of(found[-1]) if found else None,
         "started_by": os.path.basename(sys.argv[0]),
     }
 

@@ -16,6 +16,7 @@ from course_lib.data.windows import Window, WindowSet, cut_windows, read_annotat
 from course_lib.errors import FINDING, CourseError
 from course_lib.models.language_lora import add_language_lora, count_trainable
 from course_lib.train.adapter_files import save_adapter
+from course_lib.train.checkpoints import checkpoints, step_of
 from course_lib.train.journal import Journal, PhaseMemory
 from course_lib.train.provenance import file_hash, files_hash, git_revision
 from course_lib.train.session import Session, close_session, open_session, training_arguments
@@ -83,8 +84,8 @@ def train_rank(config: RunConfig, *, resume: bool) -> None:
     import torch
 
     session = open_session()
-    journal = Journal(config.output / f"memory_rank{session.rank}.jsonl")
-    memory = PhaseMemory(journal)
+    checkpoint = _last_checkpoint(config, session) if resume else None
+    memory = PhaseMemory(_journal(config, f"memory_rank{session.rank}", checkpoint))
     torch.manual_seed(config.train.seed)
     arguments = training_arguments(config, session)
     processor = load_processor(Path(config.model), config.budget)
@@ -96,8 +97,8 @@ def train_rank(config: RunConfig, *, resume: bool) -> None:
     # Checkpointed blocks need an input with a gradient; without it no adapter would train.
     model.enable_input_require_grads()
     session.say(count_trainable(model).describe())
-    trainer = _trainer(config, session, arguments, model, processor, dataset, memory)
-    trainer.train(resume_from_checkpoint=_last_checkpoint(config, session) if resume else None)
+    trainer = _trainer(config, session, arguments, model, processor, dataset, memory, checkpoint)
+    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     _stop_unless_checked(trainer)
     save_adapter(model, config.output / ADAPTER, {"provenance": provenance(config, session)})
     memory.mark("save", trainer.state.global_step)
@@ -155,7 +156,14 @@ def _training_set(config: RunConfig, session: Session, processor: Any) -> Ground
 
 
 def _trainer(
-    config: RunConfig, session: Session, arguments: Any, model: Any, processor: Any, dataset: Any, memory: Any
+    config: RunConfig,
+    session: Session,
+    arguments: Any,
+    model: Any,
+    processor: Any,
+    dataset: Any,
+    memory: Any,
+    checkpoint: Path | None,
 ):
     from course_lib.train.trainer import CourseTrainer, FirstStep, LogRows
 
@@ -165,27 +173,29 @@ def _trainer(
         train_dataset=dataset,
         data_collator=partial(collate, pad_token_id=processor.tokenizer.pad_token_id),
         loss=config.train.loss,
-        batches=Journal(config.output / f"batches_rank{session.rank}.jsonl"),
+        batches=_journal(config, f"batches_rank{session.rank}", checkpoint),
         memory=memory,
         video_token_id=processor.video_token_id,
         frames_per_step=processor.video_processor.temporal_patch_size,
     )
     if session.rank == 0:
-        trainer.add_callback(LogRows(Journal(config.output / "train_log.jsonl")))
+        trainer.add_callback(LogRows(_journal(config, "train_log", checkpoint)))
     trainer.add_callback(FirstStep(trainer, session.say))
     return trainer
 
 
-def _last_checkpoint(config: RunConfig, session: Session) -> str | None:
-    from course_lib.train.trainer import checkpoints
+def _journal(config: RunConfig, name: str, checkpoint: Path | None) -> Journal:
+    return Journal(config.output / f"{name}.jsonl", resumed_at=step_of(checkpoint) if checkpoint else None)
 
+
+def _last_checkpoint(config: RunConfig, session: Session) -> Path | None:
     found = checkpoints(config.output)
     session.say(f"resuming from {found[-1].name}" if found else "no checkpoint yet: starting from step 0")
-    return str(found[-1]) if found else None
+    return found[-1] if found else None
 
 
 def _stop_unless_checked(trainer: Any) -> None:
-    steps = trainer.state.global_step
+    steps = trainer.state.global_step - trainer.steps_before
     if not trainer.first_step.finished and steps > 1:
         raise CourseError(
             f"the first-step check could not finish in {steps} steps",

@@ -12,21 +12,44 @@ from typing import Any, TextIO
 import psutil
 import torch
 
+from course_lib.files import write_text
+
 
 class Journal:
-    """Appends rows to one JSONL file; `seconds` since the start of the journal are added to each."""
+    """Appends rows to one JSONL file; `time`, the seconds of training so far, is added to each.
 
-    def __init__(self, path: Path, started: float | None = None) -> None:
-        self.started = time.monotonic() if started is None else started
+    Args:
+        path: the file. resumed_at: step of the checkpoint that a run goes on from. Rows of later steps are taken
+            out (they are about to be written again) and the clock goes on from the last row that stays.
+    """
+
+    def __init__(self, path: Path, resumed_at: int | None = None) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
+        before = 0.0
+        if resumed_at is not None and path.exists():
+            kept = [row for row in _rows(path) if row["step"] <= resumed_at]
+            write_text(path, "".join(json.dumps(row) + "\n" for row in kept))
+            before = kept[-1]["time"] if kept else 0.0
+        self._started = time.monotonic() - before
         self._file: TextIO = path.open("a", encoding="utf-8", buffering=1)
 
     def write(self, **row: Any) -> None:
-        row["time"] = round(time.monotonic() - self.started, 3)
+        row["time"] = round(time.monotonic() - self._started, 3)
         self._file.write(json.dumps(row) + "\n")
 
     def close(self) -> None:
         self._file.close()
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    """Rows of a journal that may end in half a line (the process was killed while writing)."""
+    rows = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return rows
 
 
 class PhaseMemory:

@@ -3,7 +3,6 @@
 Everything else (schedules, accumulation, DeepSpeed, resuming) is Trainer's own.
 """
 
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from course_lib.models.supervised_loss import IGNORED, supervised_loss
+from course_lib.train.checkpoints import remove_oldest
 from course_lib.train.first_step import FirstStepCheck
 from course_lib.train.journal import Journal, PhaseMemory
 
@@ -45,7 +45,9 @@ class CourseTrainer(Trainer):
         self.video_token_id, self.frames_per_step = video_token_id, frames_per_step
         self.first_step: FirstStepCheck | None = None
         self.updates_done = 0
-        """Optimizer updates of this process with a learning rate above zero."""
+        """Optimizer updates so far with a learning rate above zero; a resumed run counts the earlier ones."""
+        self.steps_before = 0
+        """Steps that the checkpoint had when this process began."""
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         """Loss of one micro-batch, scaled as Trainer scales a model's own loss."""
@@ -107,24 +109,13 @@ class CourseTrainer(Trainer):
             shutil.rmtree(run_folder / name, ignore_errors=True)
             (unfinished / name).rename(run_folder / name)
             shutil.rmtree(unfinished, ignore_errors=True)
-            _remove_oldest(run_folder, limit)
+            remove_oldest(run_folder, limit)
         self._barrier()
         self.memory.mark("save", self.state.global_step)
 
     def _barrier(self) -> None:
         if torch.distributed.is_initialized():
             torch.distributed.barrier()
-
-
-def checkpoints(run_folder: Path) -> list[Path]:
-    """Finished checkpoints of a run, oldest first."""
-    found = [p for p in run_folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if p.name.rsplit("-", 1)[1].isdigit()]
-    return sorted(found, key=lambda path: int(path.name.rsplit("-", 1)[1]))
-
-
-def _remove_oldest(run_folder: Path, limit: int | None) -> None:
-    for path in checkpoints(run_folder)[: -limit or None] if limit else []:
-        shutil.rmtree(path, ignore_errors=True)
 
 
 class LogRows(TrainerCallback):
@@ -146,11 +137,6 @@ class FirstStep(TrainerCallback):
 
     def on_train_begin(self, args, state, control, model=None, **_):
         # A resumed run's lora_B has moved: only the second half of the check applies.
-        self.trainer.updates_done = state.global_step
+        self.trainer.updates_done = self.trainer.steps_before = state.global_step
         self.trainer.first_step = FirstStepCheck(model, self.say)
         self.trainer.memory.mark("init", state.global_step)
-
-
-def rank_from_environment() -> int:
-    """RANK as torchrun, deepspeed and course train set it; 0 in a process that is alone."""
-    return int(os.environ.get("RANK", "0"))
