@@ -4,6 +4,8 @@ Put together here: windows of real clips, the model's own processor under a veri
 model, loss on the answer. What happens to answers afterwards is in video_text_proof.py.
 """
 
+import hashlib
+import os
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -21,6 +23,8 @@ from course_lib.train.journal import Journal, PhaseMemory
 from course_lib.train.provenance import file_hash, files_hash, git_revision
 from course_lib.train.session import Session, close_session, open_session, training_arguments
 
+HASHED_BYTES = 256 * 1024**2
+"""Up to so much training data is hashed whole."""
 ADAPTER = "adapter"
 """Folder of the adapter inside the run folder."""
 
@@ -100,7 +104,9 @@ def train_rank(config: RunConfig, *, resume: bool) -> None:
     trainer = _trainer(config, session, arguments, model, processor, dataset, memory, checkpoint)
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     _stop_unless_checked(trainer)
-    save_adapter(model, config.output / ADAPTER, {"provenance": provenance(config, session)})
+    # Only rank 0 writes it; the others would hash every clip for nothing.
+    extra = {"provenance": provenance(config, session)} if session.rank == 0 else {}
+    save_adapter(model, config.output / ADAPTER, extra)
     memory.mark("save", trainer.state.global_step)
     session.say(memory.describe())
     session.say(f"adapter saved: {config.output / ADAPTER}")
@@ -110,11 +116,8 @@ def train_rank(config: RunConfig, *, resume: bool) -> None:
 
 def provenance(config: RunConfig, session: Session) -> dict[str, Any]:
     """Everything needed to say what made an adapter; nothing from the environment's variables."""
-    from transformers.integrations import HfDeepSpeedConfig  # noqa: F401 - the live config is read below
     from transformers.integrations.deepspeed import deepspeed_config
 
-    clips = {window.video for window in read_windows(config, "train").windows}
-    root = config.data.train.parent
     return {
         "environment": session.environment,
         "git": git_revision(Path(__file__).parent),
@@ -124,8 +127,18 @@ def provenance(config: RunConfig, session: Session) -> dict[str, Any]:
         "run_config_sha256": file_hash(config.source),
         "ds_config_as_resolved": deepspeed_config(),
         "annotations_sha256": file_hash(config.data.train),
-        "clips_sha256": files_hash(clips, root),
+        **clips_record(config),
     }
+
+
+def clips_record(config: RunConfig) -> dict[str, Any]:
+    """A hash of the training clips: of their contents, or of names and sizes where reading them would take long."""
+    clips = sorted({window.video for window in read_windows(config, "train", []).windows})
+    root = config.data.train.parent
+    if sum(clip.stat().st_size for clip in clips) <= HASHED_BYTES:
+        return {"clips_sha256": files_hash(clips, root)}
+    sizes = [(os.path.relpath(clip, root), clip.stat().st_size) for clip in clips]
+    return {"clip_names_and_sizes_sha256": hashlib.sha256(repr(sizes).encode()).hexdigest()}
 
 
 def _gpu_name() -> str:

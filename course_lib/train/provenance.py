@@ -6,6 +6,7 @@ had started another Python. Not here: secrets of any kind (environment variables
 
 import hashlib
 import importlib.metadata
+import os
 import platform
 import subprocess
 import sys
@@ -31,7 +32,7 @@ def files_hash(paths: Iterable[Path], root: Path) -> str:
     """SHA-256 over the names (relative to root) and contents of files, independent of their order."""
     digest = hashlib.sha256()
     for path in sorted(paths):
-        digest.update(f"{path.relative_to(root).as_posix()}\0{file_hash(path)}\n".encode())
+        digest.update(f"{Path(os.path.relpath(path, root)).as_posix()}\0{file_hash(path)}\n".encode())
     return digest.hexdigest()
 
 
