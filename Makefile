@@ -20,7 +20,9 @@ $(VENV)/.installed: pyproject.toml
 	  { echo "make: Python 3.11 or newer is needed, $(PYTHON) is older: make PYTHON=/path/to/python3.11"; exit 2; }
 	@command -v $${CXX:-g++} >/dev/null || command -v clang++ >/dev/null || \
 	  { echo "make: a C++ compiler is needed (DeepSpeed compiles a small operator): apt install g++"; exit 2; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@# A node's own torch (built for its CUDA) stays: the environment then sees the packages of $(PYTHON).
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) \
+	  $$($(PYTHON) -c "import importlib.util as u; print('--system-site-packages' * bool(u.find_spec('torch')))")
 	@echo "installing into $(VENV) (about 6 GB with torch; 3 to 10 minutes)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@echo "compiling DeepSpeed's CPU operator (once, 1 to 2 minutes)"
@@ -31,7 +33,7 @@ demo: install
 	@$(BIN)/python -m course_lib.tasks.demo $(DEMO)
 
 lab: install
-	@$(BIN)/jupyter lab notebooks/00_start_here.ipynb
+	@$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) notebooks/00_start_here.ipynb
 
 test: install
 	@$(BIN)/python tests/run_parts.py all
