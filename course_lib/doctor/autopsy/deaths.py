@@ -45,6 +45,7 @@ LOADING = re.compile(r"torch/serialization|torch\.load\(|load_checkpoint|load_fr
 LOW_PERCENT = 60
 """Host memory in use, below which the kernel's out-of-memory killer is not a likely sender of SIGKILL."""
 HOST_PERCENT = re.compile(r"CPU Virtual Memory:\s+used = ([\d.]+) GB, percent = ([\d.]+)%")
+LOG_PREFIX = re.compile(r"^(?:\d{4}-\d\d-\d\d[T ][\d:.,]+Z?\s*)+(?:\[\w+\]\s*)*(?:- \w+ - )?")
 EXCEPTION = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception|Interrupt|Exit))\b(?::|$)")
 LAUNCHERS = re.compile(r"ChildFailedError|CalledProcessError|SignalException|ProcessRaisedException|SystemExit")
 NAMED_ELSEWHERE = (MASKED, NO_SAMPLES, SCALE_AT_MINIMUM, re.compile(r"metric_for_best_model"))
@@ -193,7 +194,7 @@ def _death_cause(log: Log, end: Exit | None, raised: Line | None) -> str:
 def first_exception(log: Log) -> Line | None:
     """The first uncaught-looking exception in a training log that is not the launcher's echo or a peer's complaint."""
     for line in log.notable:
-        text = line.text.strip(" │")
+        text = LOG_PREFIX.sub("", line.text).strip(" │")
         match = EXCEPTION.match(text)
         if not match or LAUNCHERS.search(text) or PEER_GONE.search(text) or went_on_after(log, line):
             continue

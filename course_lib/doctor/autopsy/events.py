@@ -14,7 +14,8 @@ Phase = Literal["load", "init", "train", "eval", "save"]
 
 RANK_PREFIX = re.compile(
     # A host or a line number may stand before it: 'gpu-7: [rank3]: …', '[80746] [rank0]: …'.
-    r"^\s*(?:\[\d+\]\s*|[\w.-]+:\s+)?(?:\[(?:rank|default|Rank )\s?(\d+)\]:?|\[\d+,(\d+)\]<std\w+>:?)\s?|^(\d{1,4}): ",
+    r"^\s*(?:\[\d+\]\s*|[\w.-]+:\s+|\d{4}-\d\d-\d\d[T ][\d:.,]+Z?\s+)?"
+    r"(?:\[(?:rank|default|Rank )\s?(\d+)\]:?|\[\d+,(\d+)\]<std\w+>:?)\s?|^(\d{1,4}): ",
     re.IGNORECASE,
 )
 

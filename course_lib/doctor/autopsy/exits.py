@@ -38,6 +38,7 @@ PATTERNS = tuple(
         r"died with <Signals\.(?P<signal>SIG\w+)",
         r"returned non-zero exit status (?P<code>\d+)",
         r"\bSignal \d+ \((?P<signal>SIG\w+)\) received",
+        r"Caught signal (?P<code_signal>\d+)|\(signal (?P<code_signal2>\d+)\)",
         r"\brank[ _:=]*(?P<rank>\d+)\b.{0,60}?(?:exit(?:ed)?(?:[ _]?(?:code|status))?|return ?code|ended with|status)"
         r"(?: with)?(?: exit)?(?: code)?[ :=]*(?P<code>-?\d+)\b",
         r"\brank[ _:=]*(?P<rank>\d+)\b.{0,60}?(?:signal[ :=]*(?P<code_signal>\d+)|(?P<signal>SIG[A-Z]{2,5})\b)",
@@ -102,8 +103,9 @@ def _exit_in(line: Line) -> Exit | None:
 def _code(groups: dict[str, str | None]) -> int | None:
     if groups.get("signal"):
         return -SIGNALS[groups["signal"].upper()] if groups["signal"].upper() in SIGNALS else None
-    if groups.get("code_signal"):
-        return -int(groups["code_signal"])
+    number = groups.get("code_signal") or groups.get("code_signal2")
+    if number:
+        return -int(number)
     if groups.get("word"):
         return -WORD_SIGNALS[groups["word"].lower()]
     if groups.get("code"):

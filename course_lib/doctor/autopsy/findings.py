@@ -69,7 +69,7 @@ def phase_at(log: Log, line: Line) -> str | None:
     before = [e for e in log.events if e.line.source == line.source and e.line.number < line.number]
     # A launcher's log knows who died; what that rank was doing stands in its own log.
     rank = [e for e in log.events if e.line.source != line.source and e.line.rank == line.rank]
-    own = [e for e in before if e.line.rank == line.rank] or before or rank or log.events
+    own = [e for e in before if e.line.rank in (line.rank, None)] or before or rank or log.events
     return _phase_of(own[-1]) if own else None
 
 

@@ -16,6 +16,10 @@ BAR = re.compile(
     r"(?P<done>\d[\d,]*)/(?P<total>\d[\d,]*) *"
     r"\[(?P<elapsed>[\d:]+)<(?P<left>[\d:]+|\?)(?:, *(?P<rate>[\d.]+|\?) *(?P<unit>[\w/]+))?"
 )
+NOTEBOOK_BAR = re.compile(
+    r"\[ *(?P<done>\d+)/(?P<total>\d+) (?P<elapsed>[\d:]+) < (?P<left>[\d:]+|\?), (?P<rate>[\d.]+|\?) (?P<unit>it/s)"
+)
+"""HF's bar in a notebook: '[ 501/1500 06:35 < 13:11, 1.26 it/s, Epoch 1/3]'."""
 BAR_LABEL = re.compile(r"([^|\[\]]{0,60}?)(?:\d+%\|[^|]*\|)?\s*$")
 """What stands before the numbers: 'Loading weights:  37%|███▋      | '."""
 BAR_KINDS: tuple[tuple[str, re.Pattern], ...] = (
@@ -165,7 +169,7 @@ class _Reader:
     def _events(self, line: Line) -> Iterator[Event]:
         text = line.text
         if "<" in text and "[" in text and "/" in text:
-            bar = BAR.search(text)
+            bar = BAR.search(text) or NOTEBOOK_BAR.search(text)
             if bar:
                 event = self._bar(line, bar)
                 if event:

@@ -8,9 +8,10 @@ from course_lib.doctor.autopsy.events import RANK_PREFIX, Line, Log
 
 OomPhase = Literal["load", "init", "forward", "loss", "backward", "step", "eval", "save"]
 
-# CPython's tracebacks and faulthandler's stacks, and rich's boxes.
+# CPython's tracebacks and faulthandler's stacks; rich's boxes; IPython's.
 FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)(?:,)? in (?P<function>[\w<>.]+)')
-RICH_FRAME = re.compile(r"(?P<file>[\w./~-]+\.py):(?P<line>\d+) in (?P<function>[\w<>]+)")
+RICH_FRAME = re.compile(r"(?P<file>[\w./~-]+\.py):(?P<line>\d+)\s*in\s+(?P<function>[\w<>]+)")
+IPYTHON_FRAME = re.compile(r"File (?P<file>\S+\.py):(?P<line>\d+), in (?:\w+\.)*(?P<function>[\w<>]+)\(")
 LOOK_BACK_LINES = 400
 LIBRARY = re.compile(r"site-packages|dist-packages|lib/python3|/torch/|/transformers/|/deepspeed/|/accelerate/|<frozen")
 
@@ -52,8 +53,9 @@ def frames_before(log: Log, line: Line) -> list[Frame]:
 
 def _frames(texts: list[str]) -> list[Frame]:
     frames = []
+    texts = _unwrapped(texts)
     for position, text in enumerate(texts):
-        match = FRAME.search(text) or RICH_FRAME.search(text)
+        match = _frame_in(text)
         if not match:
             continue
         code = _code_below(texts[position + 1 : position + 10])
@@ -61,15 +63,40 @@ def _frames(texts: list[str]) -> list[Frame]:
     return frames
 
 
-def _code_below(texts: list[str]) -> str:
-    """The source line of a frame: the next line, or the one that rich marks with its arrow."""
+def _frame_in(text: str) -> re.Match | None:
+    return FRAME.search(text) or RICH_FRAME.search(text) or IPYTHON_FRAME.search(text)
+
+
+def _unwrapped(texts: list[str]) -> list[str]:
+    """Rich breaks long paths over two rows of its box, at any letter: put such rows together again."""
+    joined: list[str] = []
+    is_open = False
     for text in texts:
-        if FRAME.search(text) or RICH_FRAME.search(text):
+        row = text.strip()
+        if not row.startswith("│"):
+            joined.append(text)
+            is_open = False
+            continue
+        content = row.strip("│").strip()
+        is_code = re.match(r"(?:❱ *)?\d+ │", content) is not None
+        if is_open and content and not is_code:
+            joined[-1] += (" " if joined[-1].endswith(" in") else "") + content
+        else:
+            joined.append(content)
+        is_open = bool(content) and not is_code and not RICH_FRAME.search(joined[-1])
+    return joined
+
+
+def _code_below(texts: list[str]) -> str:
+    """The source line of a frame: the next line, or the one that rich or IPython marks with an arrow."""
+    for text in texts:
+        if _frame_in(text):
             break
-        if "❱" in text:
-            return text.partition("❱")[2].strip(" │")
+        marked = re.match(r"\s*(?:❱|-+>) *\d+ *│?(.*)", text)
+        if marked:
+            return marked[1].strip(" │")
     first = texts[0].strip() if texts else ""
-    return "" if FRAME.search(first) or first.startswith(("│", "╰")) else first
+    return "" if _frame_in(first) or first.startswith(("│", "╰")) or re.match(r"\d+ ", first) else first
 
 
 STEP_FILES = re.compile(
