@@ -9,9 +9,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from course_lib.catalog import catalogue, find_entry
+from course_lib.catalog import CatalogueEntry, catalogue, find_entry
 from course_lib.config.numbers import is_number
-from course_lib.errors import CourseError, did_you_mean
+from course_lib.errors import CourseError, nearest
 from course_lib.files import read_json
 
 _ATTENTION = (
@@ -88,7 +88,8 @@ def model_facts(model: Any) -> ModelFacts:
         model_type=model_type,
         config=config,
         hidden_size=hidden,
-        layers=number(*_NEEDED[1]),
+        # LongCat-Flash counts num_layers, each of which holds attention twice.
+        layers=number("num_hidden_layers") or 2 * number("num_layers"),
         intermediate_size=max(dense, expert_width),
         splits_query=bool(number("q_lora_rank")),
         experts=experts if experts > 1 else 0,
@@ -104,14 +105,21 @@ def _written(model: Any) -> tuple[str, dict[str, Any]]:
         file = Path(str(model)) / "config.json" if Path(str(model)).is_dir() else Path(str(model))
         values, where = read_json(file), str(file)
     else:
-        entry = find_entry(str(model))
+        entry = find_entry(str(model)) or _by_folder_name(Path(str(model)).name)
         if entry is None:
-            raise CourseError(f"unknown model '{model}'", fix=did_you_mean(str(model), catalogue()))
+            names = ", ".join(nearest(str(model), catalogue())) or "see course_lib/catalog"
+            raise CourseError(f"no directory here and no catalogue name: '{model}'", fix=f"Nearest: {names}")
         return entry.model_type, entry.config
     if not isinstance(values, dict) or not isinstance(values.get("model_type"), str):
         raise CourseError("must be an object with 'model_type'", where=where)
     fields = values["config"] if isinstance(values.get("config"), dict) else values
     return values["model_type"], fields
+
+
+def _by_folder_name(name: str) -> CatalogueEntry | None:
+    """The entry whose HF id ends in this name: a directory that is not here yet is usually called so."""
+    ends = {hub_id.rpartition("/")[2].lower(): entry for entry in catalogue().values() for hub_id in entry.hub_ids}
+    return ends.get(name.lower())
 
 
 def _namespace(fields: dict[str, Any]) -> SimpleNamespace:

@@ -8,9 +8,11 @@ from clean_configs import RAW, TRAINER
 
 from course_lib.config.findings import LEVELS
 from course_lib.config.lint import lint
+from course_lib.config.lint_request import from_file
 
 ROOT = Path(__file__).parents[2]
 CASES = sorted((ROOT / "tests" / "data" / "ds_configs").glob("*.json"))
+RUNS = sorted((ROOT / "examples").glob("**/run*.yaml"))
 SHIPPED = sorted((ROOT / "examples").glob("**/ds_config*.json"))
 
 
@@ -49,6 +51,12 @@ def test_a_clean_trainer_config_has_no_finding(name, arguments):
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda p: str(p.relative_to(ROOT)))
 def test_every_config_we_ship_lints_clean(path):
     findings = lint(json.loads(path.read_text()), framework="trainer", world_size=2)
+    assert [f for f in findings if f.level != "note"] == []
+
+
+@pytest.mark.parametrize("path", RUNS, ids=lambda p: str(p.relative_to(ROOT)))
+def test_every_run_config_we_ship_lints_clean_with_its_own_arguments(path):
+    findings = from_file(path).examine().findings
     assert [f for f in findings if f.level != "note"] == []
 
 

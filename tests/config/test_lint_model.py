@@ -147,6 +147,12 @@ def test_an_unknown_model_is_said_and_the_rest_is_checked():
     assert any("no-such-model" in line for line in report.not_checked)
 
 
+def test_a_directory_that_is_not_here_yet_is_known_by_its_hub_name():
+    assert model_facts("/nowhere/models/Qwen3-VL-4B-Instruct").model_type == "qwen3_vl"
+    with pytest.raises(CourseError, match="no-such-model"):
+        model_facts("/nowhere/no-such-model")
+
+
 def test_a_directory_is_read(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", **LLAMA["config"]}))
     assert model_facts(tmp_path) == model_facts(str(tmp_path / "config.json"))
