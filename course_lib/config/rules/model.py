@@ -88,7 +88,9 @@ def _max_live(facts: Facts) -> list[Finding]:
         f"gathered whole; the limit of {limit:,} only slows prefetching and does not bound it"
     )
     fix = "Plan memory for the largest parameter, twice where it is gathered with others"
-    return [found("larger_than_max_live", "warning" if written else "note", key, text, fix)]
+    # A low limit is a fair way to slow prefetching; the surprise is a tensor that even the default would not bound.
+    surprise = written and facts.model.largest_parameter > facts.schema.default_of(key)
+    return [found("larger_than_max_live", "warning" if surprise else "note", key, text, fix)]
 
 
 def _targets(facts: Facts) -> list[Finding]:
