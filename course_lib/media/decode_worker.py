@@ -10,6 +10,8 @@ import os
 import signal
 import struct
 import sys
+import time
+from collections.abc import Callable
 
 CHUNK_BYTES = 32 * 1024**2
 """About how much decoded picture is held here at once: a clip of any length takes the same memory."""
@@ -22,14 +24,16 @@ class BadVideo(Exception):
 class Clip:
     """One opened file: its real timestamps, and frames by index from one of the two readers."""
 
-    def __init__(self, path: str, backend: str) -> None:
+    def __init__(self, path: str, backend: str, alive: Callable[[], None] = lambda: None) -> None:
         import av
 
-        self.path = path
+        self.path, self.alive = path, alive
         self.container = av.open(path)
         if not self.container.streams.video:
             raise BadVideo("has no video stream")
         self.stream = self.container.streams.video[0]
+        # One thread: ranks and loader workers share the machine's cores.
+        self.stream.thread_count = 1
         self._read_packets()
         first = self._first_frame()
         self.turns = round(first.rotation / 90) % 4
@@ -45,7 +49,9 @@ class Clip:
         import numpy as np
 
         ticks, keys, durations, file_end_seconds = [], [], [], 0.0
-        for packet in self.container.demux():
+        for number, packet in enumerate(self.container.demux()):
+            if number % 1024 == 0:
+                self.alive()
             if packet.size == 0 or packet.is_discard:
                 continue
             tick = packet.pts if packet.pts is not None else packet.dts
@@ -175,7 +181,8 @@ def sound_blocks(path: str, max_seconds: float | None):
             for part in to_float.resample(frame):
                 block = part.to_ndarray().reshape(-1, channels)[:left]
                 left = None if left is None else left - len(block)
-                yield np.ascontiguousarray(block, dtype="<f4")
+                if len(block):
+                    yield np.ascontiguousarray(block, dtype="<f4")
                 if left == 0:
                     return
 
@@ -187,6 +194,8 @@ class Server:
         self.answers = answers
         self.clip: Clip | None = None
         self.key: tuple | None = None
+        self.said = 0.0
+        self.alarm_seconds = 0.0
 
     def send(self, record: dict, *payloads) -> None:
         head = json.dumps(record).encode()
@@ -194,6 +203,13 @@ class Server:
             view = memoryview(part).cast("B")
             while view:
                 view = view[os.write(self.answers, view) :]
+        self.said = time.monotonic()
+
+    def alive(self) -> None:
+        """Reading the whole of a very long file takes its time: say once a second that it goes on."""
+        if time.monotonic() - self.said > 1.0:
+            signal.setitimer(signal.ITIMER_REAL, self.alarm_seconds)
+            self.send({"alive": True})
 
     def open(self, path: str, backend: str) -> Clip:
         status = os.stat(path)
@@ -201,10 +217,11 @@ class Server:
         if key != self.key:
             # Only the last file stays open: rows of a data set come clip after clip.
             self.clip = self.key = None
-            self.clip, self.key = Clip(path, backend), key
+            self.clip, self.key = Clip(path, backend, self.alive), key
         return self.clip
 
     def answer(self, request: dict) -> None:
+        self.said, self.alarm_seconds = time.monotonic(), request["alarm_seconds"]
         try:
             if request["do"] == "sound":
                 self.answer_sound(request)

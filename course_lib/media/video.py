@@ -215,11 +215,13 @@ class FrameReader:
         return self._head(path)
 
     def _head(self, path: Path) -> dict[str, Any]:
-        size = bytearray(4)
-        self._fill(path, size)
-        head = bytearray(struct.unpack("<I", size)[0])
-        self._fill(path, head)
-        answer = json.loads(head)
+        answer: dict[str, Any] = {"alive": True}
+        while "alive" in answer:
+            size = bytearray(4)
+            self._fill(path, size)
+            head = bytearray(struct.unpack("<I", size)[0])
+            self._fill(path, head)
+            answer = json.loads(head)
         if "error" in answer:
             self._open_answer = False
             raise _bad(path, answer["error"])

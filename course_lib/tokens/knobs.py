@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from course_lib.errors import CourseError
 from course_lib.tokens.families import VideoModel
+from course_lib.tokens.fetch_video import ENVIRONMENT
 from course_lib.tokens.judge import processor_class
 from course_lib.tokens.routes import OTHER_ROUTES, PROBES, ROUTES, Bench, Probe, Seen
 
@@ -185,6 +186,8 @@ def _knob_record(bench: Bench, name: str, knobs: dict[str, Any], clip: Probe, ro
         sentence = f"{name} works by {', '.join(works)}, but this value changes nothing on this clip"
     else:
         sentence = f"{name} is inert for {bench.model.family.title}"
+        known = next((what for variable, _, what in ENVIRONMENT if variable == name), "")
+        sentence += f"; qwen-vl-utils: {known}" if known else ""
     return {
         "name": name,
         "value": knobs[name],

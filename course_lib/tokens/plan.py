@@ -199,6 +199,8 @@ def _with_budget(
         fixed = settings.tokens_per_frame
         return settings, fixed, fixed, f"{family.title} fixes {fixed} tokens per frame", call
     if family.rule == "within_patches":
+        if budget.max_tokens_per_frame is None and budget.total_tokens is None:
+            return settings, None, settings.max_soft_tokens, "the model's own settings", call
         wanted = min(budget.max_tokens_per_frame or 1e9, (budget.total_tokens or 1e18) / frames)
         cap = max((c for c in SOFT_TOKEN_CAPS if c <= wanted), default=SOFT_TOKEN_CAPS[0])
         return replace(settings, max_soft_tokens=cap), None, cap, "max_soft_tokens", {**call, "max_soft_tokens": cap}
@@ -236,7 +238,12 @@ def _unmet(family: Family, budget: Budget, grid: Grid, low: float | None, high: 
             reason = f": the floor of {low:g} tokens overrules the cap (give --min-tokens-per-frame)"
         if family.rule == "fixed":
             reason = f": {family.title} fixes it; only fewer frames make the clip cheaper"
+        if family.rule == "within_patches":
+            reason = f": its smallest cap is {SOFT_TOKEN_CAPS[0]}"
         found.append(f"{per_frame} tokens per frame, not at most {budget.max_tokens_per_frame:g}{reason}")
+    floor = budget.min_tokens_per_frame
+    if floor is not None and per_frame < floor and family.rule in ("fixed", "within_patches"):
+        found.append(f"{per_frame} tokens per frame, not at least {floor:g}: {family.title} knows no floor")
     if budget.total_tokens is not None and grid.visual_tokens > budget.total_tokens:
         found.append(f"{grid.visual_tokens} visual tokens, not at most {budget.total_tokens:g}: take fewer frames")
     return found

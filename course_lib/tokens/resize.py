@@ -7,7 +7,7 @@ Not here: which frames are taken (sampling.py), what a model makes of the patche
 
 import math
 
-from course_lib.errors import CourseError
+from course_lib.errors import FINDING, CourseError
 
 MAX_ASPECT_RATIO = 200
 
@@ -53,6 +53,7 @@ def resize_whole_video(
         raise CourseError(
             f"{frames} frame is fewer than one temporal patch of {temporal_factor}",
             fix="This processor refuses it: take at least two frames (the same one twice for a picture)",
+            exit_code=FINDING,
         )
     if height < factor or width < factor:
         scale = max(factor / height, factor / width)
@@ -94,4 +95,5 @@ def refuse_ribbon(height: int, width: int) -> None:
         raise CourseError(
             f"a {width}×{height} picture is more than {MAX_ASPECT_RATIO} times longer than wide",
             fix="The processor refuses it: crop it or leave it out",
+            exit_code=FINDING,
         )

@@ -222,6 +222,28 @@ def test_a_dead_decoder_is_an_error_that_names_the_signal(tmp_path, monkeypatch)
         reader.info(write_clip(tmp_path / "p.mp4"))
 
 
+SLOW_WORKER = """
+import json, os, struct, sys, time
+def send(record):
+    head = json.dumps(record).encode()
+    os.write(1, struct.pack("<I", len(head)) + head)
+sys.stdin.readline()
+for _ in range(5):
+    time.sleep(0.4)
+    send({"alive": True})
+send({"error": "reached its end"})
+sys.stdin.readline()
+"""
+
+
+def test_a_long_file_that_goes_on_is_not_a_hang(tmp_path, monkeypatch):
+    (tmp_path / "slow.py").write_text(SLOW_WORKER)
+    monkeypatch.setattr(video, "WORKER", tmp_path / "slow.py")
+    # Two seconds of work under a limit of one and a half: only silence counts.
+    with FrameReader(timeout_seconds=1.5) as reader, pytest.raises(CourseError, match="reached its end"):
+        reader.info(write_clip(tmp_path / "p.mp4"))
+
+
 def test_a_native_hang_ends_by_itself_when_nobody_is_left_to_kill_it(tmp_path):
     os.mkfifo(tmp_path / "never.mp4")
     child = subprocess.Popen([sys.executable, "-P", str(video.WORKER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)

@@ -92,6 +92,13 @@ def test_wrong_usage_is_one_line(portrait_file, arguments):
     assert result.exception.exit_code == 2
 
 
+def test_one_frame_for_qwen3_is_a_finding_not_a_crash(tmp_path):
+    result = course(write_clip(tmp_path / "one.mp4", frames=1), "--model", "qwen3-vl-4b")
+    assert isinstance(result.exception, CourseError)
+    assert result.exception.exit_code == 1
+    assert "fewer than one temporal patch" in str(result.exception)
+
+
 def test_a_broken_file_is_a_finding(tmp_path):
     (tmp_path / "broken.mp4").write_bytes(b"no video")
     result = course(tmp_path / "broken.mp4", "--model", "qwen3-vl-4b")

@@ -69,6 +69,12 @@ def test_random_budgets_are_met_or_said_to_be_unmet_and_the_library_agrees(famil
         assert checked(planned, info).equal is (True if family.checked else None), (budget, info)
 
 
+def test_a_floor_that_a_family_does_not_know_is_said(portrait):
+    for name in ("gemma-4-e4b", "internvl3-8b"):
+        planned = plan_clip(portrait, video_model(name), Budget(frames=8, min_tokens_per_frame=500))
+        assert "knows no floor" in planned.findings[0]
+
+
 def test_the_check_can_fail(portrait, monkeypatch):
     planned = plan_clip(portrait, video_model("qwen3-vl-4b"), Budget(frames=32, max_tokens_per_frame=196))
     ask = judge.ask
