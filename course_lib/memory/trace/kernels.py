@@ -3,6 +3,7 @@
 - scaled_dot_product_attention: on meta torch would choose the math path; on a GPU a fused kernel runs.
 - dropout: on CUDA one fused operation that keeps a boolean mask; elsewhere a mask in the input's dtype.
 - linear: DeepSpeed's stage 3 replaces it (memory_efficient_linear), which keeps every linear's input.
+- experts that are visited one by one: which tokens an expert gets is data; here a few experts share all of them.
 """
 
 from __future__ import annotations
@@ -80,15 +81,65 @@ def _dropout(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace
     return torch.ops.aten.native_dropout(input, p, True)[0]
 
 
+EXPERT_GROUPS = 6
+
+
+def _longcat_experts(self: Any, hidden_states: torch.Tensor, index: torch.Tensor, weights: torch.Tensor) -> Any:
+    """LongcatFlashExperts.forward with uniform routing to EXPERT_GROUPS experts, identity ones in proportion.
+
+    What is kept for backward depends on the rows in all, not on how many experts share them; what is in flight is one
+    expert's share, so it is overstated by the ratio of experts to groups.
+    """
+    final = torch.zeros_like(hidden_states)
+    rows = -(-index.numel() // EXPERT_GROUPS)
+    tokens, top_k = index.shape
+    identity = round(EXPERT_GROUPS * self.zero_expert_num / self.total_experts)
+    for group in range(EXPERT_GROUPS):
+        token = (torch.arange(rows) + group * rows) % tokens
+        place = torch.zeros(rows, dtype=torch.int64) + group % top_k
+        state = hidden_states[token]
+        if group >= identity:
+            gate, up = F.linear(state, self.gate_up_proj[group]).chunk(2, dim=-1)
+            state = F.linear(self.act_fn(gate) * up, self.down_proj[group])
+        state = state * weights[token, place, None]
+        final.index_add_(0, token, state.to(hidden_states.dtype))
+    return final
+
+
+@contextlib.contextmanager
+def _uniform_experts() -> Iterator[None]:
+    try:
+        from transformers.models.longcat_flash.modeling_longcat_flash import LongcatFlashExperts
+    except ImportError:
+        yield
+        return
+    original = LongcatFlashExperts.forward
+    LongcatFlashExperts.forward = _longcat_experts
+    try:
+        yield
+    finally:
+        LongcatFlashExperts.forward = original
+
+
+def _autocast(device_type: str, *arguments: Any, **settings: Any) -> Any:
+    """torch.autocast knows no meta device; on a GPU these regions only switch it off."""
+    return contextlib.nullcontext() if device_type == "meta" else _AUTOCAST(device_type, *arguments, **settings)
+
+
+_AUTOCAST = torch.autocast
+
+
 @contextlib.contextmanager
 def cuda_kernels(recorder: Recorder, *, memory_efficient_linear: bool) -> Iterator[None]:
     """Stand-ins in place of torch's functions while the block runs."""
-    saved = (F.scaled_dot_product_attention, F.dropout, F.linear)
+    saved = (F.scaled_dot_product_attention, F.dropout, F.linear, torch.autocast)
+    torch.autocast = _autocast
     F.scaled_dot_product_attention = _attention
     F.dropout = _dropout
     if memory_efficient_linear:
         F.linear = lambda input, weight, bias=None: MemoryEfficientLinear.apply(input, weight, bias)
     try:
-        yield
+        with _uniform_experts():
+            yield
     finally:
-        F.scaled_dot_product_attention, F.dropout, F.linear = saved
+        F.scaled_dot_product_attention, F.dropout, F.linear, torch.autocast = saved
