@@ -7,7 +7,7 @@ adapter that learnt the dates and not the pixels would pass without them.
 
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +24,13 @@ from course_lib.evaluate.reel import ReelClip, write_reel
 from course_lib.evaluate.report import ClipRow, RunReport, write_report
 from course_lib.files import read_json
 from course_lib.tasks.video_text import ADAPTER, load_base, read_windows
-from course_lib.train.adapter_files import compare_with_held
+from course_lib.train.adapter_files import compare_with_held, names_in_file
 from course_lib.train.provenance import environment_record
 from course_lib.train.session import NOTE, use_cpu
 
 REPORT = "report"
 NEW_TOKENS = 48
 """Three intervals are 26 tokens of the tiny tokenizer; a longer answer counts as truncated."""
-BATCH = 48
 REEL_CLIPS = 6
 PROMPTS_CHECKED = 8
 
@@ -50,7 +49,7 @@ def prove(config: RunConfig) -> None:
     windows = read_windows(config, "held_out").windows
     dataset = GroundingDataset(windows, processor, config.budget)
     require_same_prompts(dataset)
-    answers = answer_five_ways(model, dataset)
+    answers = answer_five_ways(model, dataset, config.train.micro_batch_size)
     dataset.reader.close()
     constant = best_constant_answer(
         [window.events for window in read_windows(config, "train").windows], config.data.window_seconds
@@ -89,8 +88,8 @@ def load_adapter(config: RunConfig, device: str):
     from peft import PeftModel
 
     adapter = config.output / ADAPTER
-    if not (adapter / "adapter_model.safetensors").is_file():
-        raise CourseError("holds no adapter", where=str(adapter), fix="Did the training finish?", exit_code=FINDING)
+    # Before peft reads it, whose errors for a damaged file are tracebacks.
+    names_in_file(adapter)
     model = PeftModel.from_pretrained(load_base(Path(config.model)), adapter, is_trainable=True)
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     equal = compare_with_held(adapter, trained)
@@ -118,22 +117,27 @@ def require_same_prompts(dataset: GroundingDataset) -> None:
     _say(f"prompts: {min(PROMPTS_CHECKED, len(dataset))} rebuilt without their answer, ids and grids as in training")
 
 
-def answer_five_ways(model: Any, dataset: GroundingDataset) -> dict[str, list[str]]:
+def answer_five_ways(model: Any, dataset: GroundingDataset, batch_size: int) -> dict[str, list[str]]:
     """Texts for before, after, shuffled and blank (the constant answer needs no model)."""
-    items = [dataset[index] for index in range(len(dataset))]
-    shown = [dataset.frames(index) for index in range(len(dataset))]
     partners = other_clip([window.video for window in dataset.windows])
-    shuffled, blank = [], []
-    for window, (frames, seconds), partner in zip(dataset.windows, shown, partners, strict=True):
-        shuffled.append(dataset.build(window, shown[partner][0], seconds))
-        blank.append(dataset.build(window, np.zeros_like(frames), seconds))
+
+    def other_frames(index: int) -> dict[str, Any]:
+        return dataset.build(dataset.windows[index], dataset.frames(partners[index])[0], dataset.frames(index)[1])
+
+    def blank_frames(index: int) -> dict[str, Any]:
+        frames, seconds = dataset.frames(index)
+        return dataset.build(dataset.windows[index], np.zeros_like(frames), seconds)
+
+    def answers(item_of: Callable[[int], dict[str, Any]]) -> list[str]:
+        return generate(model, item_of, len(dataset), dataset.processor, batch_size)
+
     with model.disable_adapter():
-        before = generate(model, items, dataset.processor)
+        before = answers(dataset.__getitem__)
     return {
         "before": before,
-        "after": generate(model, items, dataset.processor),
-        "shuffled": generate(model, shuffled, dataset.processor),
-        "blank": generate(model, blank, dataset.processor),
+        "after": answers(dataset.__getitem__),
+        "shuffled": answers(other_frames),
+        "blank": answers(blank_frames),
     }
 
 
@@ -151,11 +155,14 @@ def other_clip(videos: Sequence[Path]) -> list[int]:
 
 
 @torch.no_grad()
-def generate(model: Any, items: Sequence[dict[str, Any]], processor: Any) -> list[str]:
-    """Greedy answers, special tokens kept: the end-of-turn token says that the answer is finished."""
+def generate(
+    model: Any, item_of: Callable[[int], dict[str, Any]], count: int, processor: Any, batch_size: int
+) -> list[str]:
+    """Greedy answers of items 0 … count − 1, built batch by batch; CUT ends one that did not end by itself."""
     tokenizer, texts = processor.tokenizer, []
-    for start in range(0, len(items), BATCH):
-        batch = collate(items[start : start + BATCH], tokenizer.pad_token_id, prompts_only=True)
+    for start in range(0, count, batch_size):
+        items = [item_of(index) for index in range(start, min(start + batch_size, count))]
+        batch = collate(items, tokenizer.pad_token_id, prompts_only=True)
         batch = {name: value.to(model.device) for name, value in batch.items()}
         batch["pixel_values_videos"] = batch["pixel_values_videos"].to(model.dtype)
         made = model.generate(**batch, max_new_tokens=NEW_TOKENS, do_sample=False)

@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from course_lib.errors import FINDING, CourseError
 from course_lib.files import read_json, whole_folder, write_json
 
+WEIGHTS_FILE = "adapter_model.safetensors"
+"""What peft calls the adapter's tensors."""
 HELD_FILE = "tensors_held.json"
 """Beside the adapter: name → dtype, shape and SHA-256 of the bytes that the ranks held when it was saved."""
 
@@ -83,6 +86,9 @@ def save_adapter(model: nn.Module, folder: Path, extra: dict[str, Any]) -> dict[
                     write_json(temporary / f"{name}.json", record)
         except CourseError as problem:
             error = problem
+        except SafetensorError as problem:
+            # A full disk reaches safetensors first, and its error is no OSError.
+            error = CourseError(f"cannot write ({problem})", where=str(folder), fix="Free disk space")
     _raise_everywhere(error)
     return held
 
@@ -94,12 +100,16 @@ def compare_with_held(folder: Path, loaded: dict[str, torch.Tensor]) -> int:
         folder: of the adapter. loaded: trainable parameters by name in the peft model, in any dtype that holds the
             saved one exactly (peft loads bf16 adapters as fp32).
 
-    Raises CourseError naming the first tensors that are missing, unexpected, of another shape, or different.
+    Raises CourseError naming the first tensors that are missing, unexpected, of another shape, or different, in the
+    model or (peft passes over a missing or unexpected name) in the file.
     """
     held = read_json(folder / HELD_FILE)
     found = {saved_name(name): tensor for name, tensor in loaded.items()}
     problems = [f"{name} was held but not loaded" for name in held.keys() - found.keys()]
     problems += [f"{name} was loaded but not held" for name in found.keys() - held.keys()]
+    written = names_in_file(folder)
+    problems += [f"{name} was held but is not in the file" for name in held.keys() - written]
+    problems += [f"{name} is in the file but was not held" for name in written - held.keys()]
     for name in sorted(held.keys() & found.keys()):
         record = tensor_record(found[name].to(getattr(torch, held[name]["dtype"])))
         if record != held[name]:
@@ -112,6 +122,20 @@ def compare_with_held(folder: Path, loaded: dict[str, torch.Tensor]) -> int:
             exit_code=FINDING,
         )
     return len(held)
+
+
+def names_in_file(folder: Path) -> set[str]:
+    """Names of the tensors in a saved adapter. Raises CourseError when the file is missing or cut short."""
+    path = folder / WEIGHTS_FILE
+    if not path.is_file():
+        raise CourseError("holds no adapter", where=str(folder), fix="Did the training finish?", exit_code=FINDING)
+    try:
+        with safe_open(path, framework="pt") as file:
+            return set(file.keys())
+    except (SafetensorError, OSError) as error:
+        raise CourseError(
+            f"cannot be read ({error})", where=str(path), fix="The file is damaged: copy it again", exit_code=FINDING
+        ) from error
 
 
 def _require_whole(held: dict[str, dict[str, Any]]) -> None:

@@ -53,7 +53,8 @@ class FirstStepCheck:
         _refuse(
             zero["B"],
             "lora_B has no gradient",
-            "With gradient checkpointing call enable_input_require_grads(), and check that labels are not all -100",
+            "With gradient checkpointing call enable_input_require_grads(); check that labels are not all -100, "
+            "and that lora_A is not zero too (init_lora_weights)",
         )
         if updates_done == 0:
             moving = [name for name in kinds["A"] if name not in zero["A"]]
