@@ -19,8 +19,8 @@ def advice_for(finding: Finding, log: Log) -> list[str]:
 def _oom_host(finding: Finding, log: Log) -> list[str]:
     if finding.cause == "pinned_memory":
         return [
-            "Pinned host memory ran out: set pin_memory: false under offload_optimizer and offload_param, "
-            "or raise the memlock limit (ulimit -l unlimited)",
+            "Pinned host memory ran out: set pin_memory: false under offload_optimizer and offload_param, or raise "
+            "the memlock limit (ulimit -l unlimited)",
             "torch rounds every pinned allocation up to a power of two: DS_PIN_MEMORY_BACKEND=native avoids that",
         ]
     first = {
@@ -46,8 +46,8 @@ def _oom_host(finding: Finding, log: Log) -> list[str]:
 
 def _shm(finding: Finding, log: Log) -> list[str]:
     return [
-        "/dev/shm is too small (exit code -7 is a bus error: a write to shared memory that was not there): start the "
-        "container with --shm-size=16g or --ipc=host, or mount -o remount,size=16G /dev/shm",
+        "/dev/shm is too small (exit code -7 is a bus error: a write to shared memory that was not there): start "
+        "the container with --shm-size=16g or --ipc=host, or mount -o remount,size=16G /dev/shm",
         "Until then: num_workers 0 in the data loader, and NCCL_SHM_DISABLE=1",
     ]
 
@@ -58,8 +58,7 @@ def _disk(finding: Finding, log: Log) -> list[str]:
         return [f"The disk quota is used up{where}: delete old checkpoints or write to another file system"]
     return [
         f"The disk is full{where}: delete old checkpoints and set save_total_limit; the last whole checkpoint is the "
-        "one "
-        "before the error",
+        "one before the error",
         "Save adapters alone (megabytes); a ZeRO checkpoint holds optimizer states as well",
         "Other ranks that then wait in a barrier end with a time limit: that is an echo of the full disk",
     ]
@@ -72,14 +71,12 @@ def _damaged(finding: Finding, log: Log) -> list[str]:
     if finding.facts.get("empty"):
         return [
             f"The checkpoint holds empty tensors{files}: it was saved on rank 0 alone under ZeRO-3. Save again with "
-            "every "
-            "rank taking part (consolidate first, then write on rank 0)",
+            "every rank taking part (consolidate first, then write on rank 0)",
             "An older whole checkpoint is the way to go on",
         ]
     return [
-        f"The checkpoint is damaged{files}: it was cut off while it was written or fetched. Remove it and resume "
-        "from the "
-        "checkpoint before it, or fetch it again",
+        f"The checkpoint is damaged{files}: it was truncated while it was written or downloaded. Remove it and "
+        "resume from the previous checkpoint, or download it again",
         "Compare the file's size with the original, and write checkpoints under a temporary name that is renamed "
         "when whole",
     ]
@@ -90,17 +87,15 @@ def _mismatch(finding: Finding, log: Log) -> list[str]:
     odd = finding.facts.get("odd") or []
     who = f"rank {', '.join(map(str, odd))} went another way than the rest" if odd else "the ranks went different ways"
     first = (
-        f"Ranks {', '.join(map(str, finding.ranks))} wait in different collectives{since}: {who}. "
-        "Evaluation, saving and generating must run on every rank: under ZeRO-3 each forward gathers weights from "
-        "all of them"
+        f"Ranks {', '.join(map(str, finding.ranks))} wait in different collectives{since}: {who}. Evaluation, saving "
+        "and generating must run on every rank: under ZeRO-3 each forward gathers weights from all of them"
     )
     return [
         first,
         "Look for `if rank == 0:` (or is_main_process) around evaluate, generate, save or a progress-bar condition, "
-        "and "
-        "move it so that it guards only the printing and the writing",
-        "Otherwise: batches of different kinds per rank (a missing modality, an unused expert), or a rank with fewer "
-        "batches",
+        "and move it so that it guards only the printing and the writing",
+        "Otherwise: batches of different kinds per rank (a missing modality, an unused expert), or a rank with "
+        "fewer batches",
     ]
 
 
@@ -112,14 +107,12 @@ def _timeout(finding: Finding, log: Log) -> list[str]:
     elif finding.facts.get("one_rank"):
         first = (
             f"Only rank {finding.ranks[0]} reports the time limit{since}: look at the logs of the others; one of "
-            "them is "
-            "slow, stuck in Python, or gone"
+            "them is slow, stuck in Python, or gone"
         )
     else:
         first = (
             f"All reporting ranks wait in the same collective{since}: somebody came late (a slow evaluation, save or "
-            "data "
-            "load on one rank), or the network between them fails"
+            "data load on one rank), or the network between them fails"
         )
     return [
         first,
@@ -137,8 +130,7 @@ def _died(finding: Finding, log: Log) -> list[str]:
         "exception": [f"{who} raised an error and the others were ended: fix this first: {raised or end}"],
         "segfault": [
             f"{who} crashed in native code ({end}): run it again with PYTHONFAULTHANDLER=1 to see where; suspect a "
-            "compiled "
-            "extension (flash-attn, decord, a DeepSpeed operator) built for another torch"
+            "compiled extension (flash-attn, decord, a DeepSpeed operator) built for another torch"
         ],
         "abort": [
             f"{who} aborted ({end}): the line just above it says why (a failed check in C++ or CUDA); "
@@ -155,8 +147,8 @@ def _died(finding: Finding, log: Log) -> list[str]:
             "lack of RAM"
         ],
         "connection_lost": [
-            f"{who} went away without a word and its peers lost the connection: look at the end of its own log and at "
-            "dmesg (killed for lack of RAM?)"
+            f"{who} went away without a word and its peers lost the connection: look at the end of its own log and "
+            "at dmesg (killed for lack of RAM?)"
         ],
     }
     first = texts.get(finding.cause, [f"{who} ended ({end}): look at the last lines of its own log"])
@@ -172,10 +164,9 @@ def _no_steps(finding: Finding, log: Log) -> list[str]:
         ]
     return [
         "Training ended before its first step: a rank got no batch. There must be at least one sample per rank and "
-        "micro "
-        "batch (samples >= world_size x micro batch), else the sampler with drop_last leaves nothing",
-        "Count the samples after filtering (length, missing files, empty labels), and print len(train_dataloader) on "
-        "every rank",
+        "micro batch (samples >= world_size x micro batch), else the sampler with drop_last leaves nothing",
+        "Count the samples after filtering (length, missing files, empty labels), and print len(train_dataloader) "
+        "on every rank",
         "To try the path alone, repeat one sample world_size times (smoke mode)",
     ]
 
@@ -190,9 +181,8 @@ def _masked(finding: Finding, log: Log) -> list[str]:
         "Every label is -100, so there is nothing to learn from: print one sample's supervised tokens "
         "(labels[labels != -100]) before training",
         *template,
-        "Usual causes: the answer was cut off by the maximum length (video tokens come first), the chat template has "
-        "no "
-        "generation block (assistant mask all zero), or the response marker does not match the tokenizer's",
+        "Usual causes: the answer was cut off by the maximum length (video tokens come first), the chat template "
+        "has no generation block (assistant mask all zero), or the response marker does not match the tokenizer's",
     ]
 
 
@@ -200,19 +190,16 @@ def _nan(finding: Finding, log: Log) -> list[str]:
     if finding.cause == "constant_grad_norm":
         return [
             "Loss exactly 0 with one constant gradient norm is a buffer of NaNs, not learning: set overlap_comm: "
-            "false (with "
-            "contiguous_gradients and small buckets it can reduce a bucket that is still being filled), and start "
-            "again from a "
-            "checkpoint before this",
+            "false (with contiguous_gradients and small buckets it can reduce a bucket that is still being filled), "
+            "and start again from a checkpoint before this",
             "If you keep overlap_comm, raise reduce_bucket_size well above the largest gradient",
             "Check one step without DeepSpeed: if the loss is finite there, the data and the model are fine",
         ]
     return [
         "The loss is not a number any more: go back to the last checkpoint before it, lower the learning rate, and "
-        "use bf16 "
-        "instead of fp16",
-        "If it was so from the first step: a batch without a supervised token (0/0), weights that were not loaded, or "
-        "overlap_comm with small buckets (set overlap_comm: false)",
+        "use bf16 instead of fp16",
+        "If it was so from the first step: a batch without a supervised token (0/0), weights that were not loaded, "
+        "or overlap_comm with small buckets (set overlap_comm: false)",
         "torch.autograd.set_detect_anomaly(True) names the operation that made it",
     ]
 
@@ -221,14 +208,14 @@ def _stalled(finding: Finding, log: Log) -> list[str]:
     each = human_seconds(finding.facts["each_seconds"])
     if not finding.cause:
         return [
-            f"The run pauses about {each} at a time where no save or eval is due: look at the data (a slow or "
-            "remote file system, a video that decodes for minutes) and at other users of the machine",
+            f"The run pauses about {each} at a time where no save or eval is due: look at the data (a slow or remote "
+            "file system, a video that decodes for minutes) and at other users of the machine",
         ]
     return [
-        f"Each save and eval ({finding.cause} here) stops all ranks for about {each}: do both less often (save_steps, "
-        "eval_steps), and measure them apart",
-        "save: write adapters alone, not optimizer states and whole weights; keep save_total_limit small; write to a "
-        "local disk",
+        f"Each save and eval ({finding.cause} here) stops all ranks for about {each}: do both less often "
+        "(save_steps, eval_steps), and measure them apart",
+        "save: write adapters alone, not optimizer states and whole weights; keep save_total_limit small; write to "
+        "a local disk",
         "eval: fewer samples, prediction_loss_only, a larger eval batch; generate only at the end",
     ]
 
@@ -236,13 +223,13 @@ def _stalled(finding: Finding, log: Log) -> list[str]:
 def _straggler(finding: Finding, log: Log) -> list[str]:
     rank, ratio, name = finding.ranks[0], finding.numbers["ratio"], finding.facts["name"]
     fact = (
-        f"Rank {rank} takes {ratio:.1f} times as long as the others ({name})"
+        f"Rank {rank} is slow: it takes {ratio:.1f} times as long as the others ({name})"
         if finding.facts["works"]
         else f"The others wait for rank {rank}, which hardly waits itself ({name})"
     )
     return [
-        f"{fact}; all ranks go at its pace: look at that GPU's clock and temperature "
-        "(nvidia-smi -q -d CLOCK,TEMPERATURE) and at other processes on it",
+        f"{fact}; all ranks go at its pace: look at that GPU's clock and temperature (nvidia-smi -q -d "
+        "CLOCK,TEMPERATURE) and at other processes on it",
         "If it is another rank every time, the batches are uneven: sort or pack by length",
         "Also: its CPU threads (OMP_NUM_THREADS, NUMA binding) and its disk",
     ]
@@ -250,9 +237,8 @@ def _straggler(finding: Finding, log: Log) -> list[str]:
 
 def _clock(finding: Finding, log: Log) -> list[str]:
     return [
-        "The clock of the log jumped (time set by NTP, a suspended machine, a time zone or two logs in one file): do "
-        "not "
-        "trust seconds per step across it",
+        "The clock of the log jumped (time set by NTP, a suspended machine, a time zone or two logs in one file): "
+        "do not trust seconds per step across it",
         "Measure durations with a monotonic clock (time.monotonic), not with the time of day",
     ]
 
@@ -263,14 +249,14 @@ def _early_stop(finding: Finding, log: Log) -> list[str]:
         name = facts.get("metric") or log.settings.get("metric_for_best_model") or "the metric"
         return [
             f"Early stopping is off: {name} is not among the numbers that evaluation reports. Set "
-            "metric_for_best_model "
-            "to one of them (eval_loss), and label_names so that the loss is computed in evaluation",
+            "metric_for_best_model to one of them (eval_loss), and label_names so that the loss is computed in "
+            "evaluation",
             "transformers only warns and goes on: treat that warning as an error",
         ]
     if finding.cause == "no_eval":
         return [
-            "Early stopping never acts because evaluation never happens: set eval_strategy: steps, eval_steps, and an "
-            "evaluation set",
+            "Early stopping never acts because evaluation never happens: set eval_strategy: steps, eval_steps, and "
+            "an evaluation set",
         ]
     return [
         f"Early stopping cannot act: with early_stopping_patience {numbers['patience']} and eval_steps "

@@ -15,11 +15,9 @@ def oom_advice(finding: Finding) -> list[str]:
 def _second_model(finding: Finding, tried: str, short: str) -> list[str]:
     return [
         f"A second model was loaded while the first one was still on the GPU{short}: check or use the saved adapter "
-        "in a "
-        "fresh process, started after this one has ended",
+        "in a fresh process, started after this one has ended",
         "In one process: delete model, trainer and optimizer, then gc.collect() and torch.cuda.empty_cache(); "
-        "references "
-        "in tracebacks and closures keep them alive",
+        "references in tracebacks and closures keep them alive",
     ]
 
 
@@ -27,8 +25,7 @@ def _other_process(finding: Finding, tried: str, short: str) -> list[str]:
     held = finding.facts["others_bytes"] / GIB
     return [
         f"Other processes hold {held:.2f} GiB of this GPU: look with nvidia-smi, end what is left over from an "
-        "earlier run, "
-        "or choose another GPU (CUDA_VISIBLE_DEVICES)",
+        "earlier run, or choose another GPU (CUDA_VISIBLE_DEVICES)",
         "Two ranks on one GPU look the same: each rank must set its own device from LOCAL_RANK",
     ]
 
@@ -52,9 +49,9 @@ def _logits(finding: Finding, tried: str, short: str) -> list[str]:
         else ""
     )
     return [
-        f"{size}Compute logits only at supervised positions (where labels are not -100){short}: exact, and for a long "
-        f"prompt or video with a short answer it gives back nearly all of the {tried}, and its copies in softmax and "
-        "gradient",
+        f"{size}Compute logits only at supervised positions (where labels are not -100){short}: exact, and for a "
+        f"long prompt or video with a short answer it gives back nearly all of the {tried}, and its copies in "
+        "softmax and gradient",
         "Check the sequence length: is it what you set? A video budget that does not act shows here first",
         "Otherwise a tiled or fused loss (Liger's fused linear cross entropy), or a smaller micro batch",
     ]  # fmt: skip
@@ -68,8 +65,7 @@ def _expert(finding: Finding, tried: str, short: str) -> list[str]:
         "stage3_max_live_parameters does not bound it: shard it (expert parallelism), quantize it, or offload "
         "parameters",
         "set_z3_leaf_modules on the MoE block gathers all its experts at once: leave it away where the experts are "
-        "already "
-        "one tensor",
+        "already one tensor",
     ]
 
 
@@ -87,8 +83,7 @@ def _eval_batch(finding: Finding, tried: str, short: str) -> list[str]:
 def _eval_logits(finding: Finding, tried: str, short: str) -> list[str]:
     return [
         f"Evaluation keeps the logits of all batches on the GPU{short}: set prediction_loss_only: true, or reduce "
-        "them in "
-        "preprocess_logits_for_metrics (argmax)",
+        "them in preprocess_logits_for_metrics (argmax)",
         "eval_accumulation_steps: 1 moves them to the host after each step; per_device_eval_batch_size: 1 (default 8)",
     ]
 
@@ -96,8 +91,8 @@ def _eval_logits(finding: Finding, tried: str, short: str) -> list[str]:
 def _whole_model(finding: Finding, tried: str, short: str) -> list[str]:
     return [
         f"The weights did not fit while they were loaded{short}: create TrainingArguments (with the ZeRO-3 "
-        "ds_config) before "
-        "from_pretrained, so that each rank receives its shard and not the whole model",
+        "ds_config) before from_pretrained (zero.Init), so that each rank receives its shard and not the whole "
+        "model",
         "If one GPU must hold it: load in bf16, quantize (nf4 takes about 0.55 bytes per parameter), or offload_param",
     ]
 
@@ -106,19 +101,17 @@ def _optimizer(finding: Finding, tried: str, short: str) -> list[str]:
     place = "at initialisation" if finding.phase == "init" else "in the optimizer step"
     return [
         f"{tried} did not fit {place}{short}: that is where fp32 master weights and Adam's two states live (12 bytes "
-        "per "
-        "trainable parameter and rank, twice the master for a moment): train fewer parameters (LoRA), or "
+        "per trainable parameter and rank, twice the master for a moment): train fewer parameters (LoRA), or "
         "offload_optimizer",
-        "reduce_bucket_size counts elements and stays resident under ZeRO-3: 5e8 is 0.93 GiB in bf16; LoRA needs far "
-        "less",
+        "reduce_bucket_size counts elements and stays resident under ZeRO-3: 5e8 is 0.93 GiB in bf16; LoRA needs "
+        "far less",
     ]
 
 
 def _saving(finding: Finding, tried: str, short: str) -> list[str]:
     return [
         f"{tried} did not fit while weights were gathered for saving{short}: save the adapter alone, with frozen "
-        "parameters "
-        "excluded, consolidated on all ranks and written by rank 0",
+        "parameters excluded, consolidated on all ranks and written by rank 0",
         "stage3_gather_16bit_weights_on_model_save: false, and turn the ZeRO checkpoint into weights afterwards "
         "(zero_to_fp32.py) in a fresh process",
     ]
@@ -126,8 +119,8 @@ def _saving(finding: Finding, tried: str, short: str) -> list[str]:
 
 def _activations(finding: Finding, tried: str, short: str) -> list[str]:
     return [
-        f"Activations did not fit in the {finding.phase} ({tried} more){short}: turn on gradient checkpointing, then a "
-        "smaller micro batch with more accumulation",
+        f"Activations did not fit in the {finding.phase} ({tried} more){short}: turn on gradient checkpointing "
+        "(gradient_checkpointing: true), then a smaller micro batch with more accumulation",
         "Fewer frames or tokens: print the length of the batch that failed; it may be far above the usual one",
         "More ranks under ZeRO-3 shrink weights and optimizer, not activations",
     ]

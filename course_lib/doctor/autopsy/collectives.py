@@ -81,7 +81,7 @@ def detect(log: Log) -> Finding | None:
 def _nccl(log: Log) -> list[Wait]:
     found = []
     for line in log.notable:
-        if not NCCL_TIMEOUT.search(line.text):
+        if not NCCL_TIMEOUT.search(line.text) or went_on_after(log, line):
             continue
         work = WORK.search(line.text)
         fields = dict(FIELD.findall(line.text[work.start() :])) if work else {}

@@ -22,7 +22,7 @@ DISK = re.compile(
     re.I,
 )
 HOST = re.compile(
-    r"DefaultCPUAllocator: (?:can't|not enough|cannot)|\bMemoryError\b|Cannot allocate memory|\[Errno 12\]|"
+    r"DefaultCPUAllocator: (?:can't|not enough|cannot)|^\s*MemoryError\b|Cannot allocate memory|\[Errno 12\]|"
     r"oom[-_ ]?kill|OOMKilled|Out of memory: Kill|Memory cgroup out of memory|std::bad_alloc|"
     r"node (?:is |was )?running low on memory|cudaHostAlloc|killed by the cgroup out-of-memory|"
     r"ran out of host memory|Out Of Memory$",
@@ -167,6 +167,8 @@ def detect_death(log: Log) -> Finding | None:
     rank = where.rank if where is raised and raised.rank is not None else (end.rank if end else None)
     step = last_step_before(log, where)
     evidence = [quote(line) for line in (raised, end and end.line, cancelled) if line]
+    if rank is not None:
+        evidence.append(f"the first to end: rank {rank}" + (f", {end.name}" if end else ""))
     return Finding(
         verdict="rank_died",
         phase=_phase(log, where),
@@ -202,8 +204,19 @@ def first_exception(log: Log) -> Line | None:
             continue
         if not frames_before(log, line) and "Traceback" not in _lines_above(log, line):
             continue
+        if _is_ignored(log, line):
+            continue
         return line
     return None
+
+
+def _is_ignored(log: Log, line: Line) -> bool:
+    """Whether Python said 'Exception ignored in …' above the traceback: clean-up at exit, nobody's failure."""
+    source = next(s for s in log.sources if s.name == line.source)
+    for index in range(line.number - 2, max(0, line.number - 60), -1):
+        if "most recent call" in source.lines[index]:
+            return "Exception ignored" in source.lines[index - 1]
+    return False
 
 
 def _is_chained(log: Log, line: Line) -> bool:

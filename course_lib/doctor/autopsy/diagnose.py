@@ -19,9 +19,18 @@ QUIET = ("healthy", "unknown")
 """Verdicts that are not findings: exit code 0."""
 TRAINING_WORDS = re.compile(
     r"\btorch|transformers|deepspeed|\bpeft\b|accelerate|\[rank\d|ProcessGroup|NCCL|gloo|local_rank|safetensors|\btrl\b|"
-    r"llamafactory|\bswift\b|CUDA|\btrain\w*\.py|torchrun|trainer|DataLoader|python|collective|slurmstepd",
+    r"llamafactory|\bswift\b|CUDA|\btrain\w*\.py|torchrun|trainer|DataLoader|slurmstepd|Killed process \d+ \(python|"
+    r"\bKilled\s+.*python|collectives on ranks|rank \d+ .*exit",
     re.I,
 )  # fmt: skip
+STRUCTURE = re.compile(
+    r"Traceback \(most recent|File \"[^\"]+\", line \d+|\[rank ?\d|\[default\d|ProcessGroup\w+\.cpp|"
+    r"return code = -?\d|exitcode ?: ?-?\d|non-zero exit status \d|\brank \d+\b.*\b(?:ended|exit)|\w+Error: |"
+    r"slurmstepd: error|srun: error|Caught signal \d|Killed process \d|: \d+ Killed|line \d+: +\d+ Killed|"
+    r"DataLoader worker|^\s*CUDA out of memory|collectives on ranks|Warning: ",
+    re.MULTILINE,
+)
+"""What programs write when they fail; prose that only speaks of failures has none of it."""
 
 
 def diagnose(
@@ -75,7 +84,8 @@ def _is_training(log: Log) -> bool:
     """Whether anything in the text belongs to training; a web server's errors are none of ours."""
     if log.events or log.damaged_files:
         return True
-    return any(TRAINING_WORDS.search(line.quoted) for line in log.notable)
+    said = " ".join(line.quoted for line in log.notable[:5000])
+    return bool(TRAINING_WORDS.search(said) and STRUCTURE.search(said))
 
 
 def _by_rank(log: Log) -> dict[int, Timing]:

@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 
 from course_lib.doctor.autopsy.events import RANK_PREFIX, Line, Log
+from course_lib.doctor.autopsy.findings import went_on_after
 
 SIGNALS = {
     "SIGHUP": 1,
@@ -39,7 +40,7 @@ PATTERNS = tuple(
         r"returned non-zero exit status (?P<code>\d+)",
         r"\bSignal \d+ \((?P<signal>SIG\w+)\) received",
         r"Caught signal (?P<code_signal>\d+)|\(signal (?P<code_signal2>\d+)\)",
-        r"\brank[ _:=]*(?P<rank>\d+)\b.{0,60}?(?:exit(?:ed)?(?:[ _]?(?:code|status))?|return ?code|ended with|status)"
+        r"\brank[ _:=]*(?P<rank>\d+)\b.{0,60}?(?:exit(?:ed)?(?:[ _]?(?:code|status))?|return ?code|ended with)"
         r"(?: with)?(?: exit)?(?: code)?[ :=]*(?P<code>-?\d+)\b",
         r"\brank[ _:=]*(?P<rank>\d+)\b.{0,60}?(?:signal[ :=]*(?P<code_signal>\d+)|(?P<signal>SIG[A-Z]{2,5})\b)",
         r"(?:exited with|exit) (?:code|status)[ :=]*(?P<code>-?\d+)",
@@ -81,7 +82,7 @@ def exits(log: Log) -> list[Exit]:
         lines = [line for line in log.notable if line.source == source.name]
         found += [end for line in lines if (end := _exit_in(line))]
     found += _tables(log)
-    return [end for end in found if end.code != 0]
+    return [end for end in found if end.code != 0 and not went_on_after(log, end.line)]
 
 
 def _exit_in(line: Line) -> Exit | None:

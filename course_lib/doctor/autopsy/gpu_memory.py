@@ -9,8 +9,8 @@ from course_lib.doctor.autopsy.tracebacks import Frame, frames_before, phase_of
 from course_lib.units import GIB, KIB, MIB
 
 OOM = re.compile(
-    r"(?:torch(?:\.cuda)?\.OutOfMemoryError|OutOfMemoryError|RuntimeError|AcceleratorError|\bError|^)\W{0,4}\s*"
-    r"(?:CUDA|HIP|XPU)(?: error:)? out of memory|CUDA error: out of memory|"
+    # With its colon: source code that raises such an error is no error.
+    r"(?:Error\W{0,2}: *|^\s*)(?:CUDA|HIP|XPU)(?: error:)? out of memory|Error\W{0,2}: *CUDA error: out of memory|"
     r"CUBLAS_STATUS_ALLOC_FAILED|cudaErrorMemoryAllocation",
     re.IGNORECASE,
 )

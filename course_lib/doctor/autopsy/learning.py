@@ -22,6 +22,7 @@ MASKED = re.compile(
     r"(?:100(?:\.0+)? ?%) of (?:the )?(?:labels|tokens) (?:are )?(?:masked|-100|ignored)",
     re.I,
 )
+SUPERVISED = re.compile(r"supervised[_ ]tokens?['\"]?\s*[:=]\s*[1-9]|\b[1-9]\d* supervised tokens", re.I)
 RESPONSE_KEY = re.compile(r"Could not find (?:response|instruction) key", re.I)
 SCALE_AT_MINIMUM = re.compile(r"loss scale already at minimum|minimum loss scale reached", re.I)
 MISSING_METRIC = re.compile(
@@ -55,6 +56,9 @@ def _is_empty_summary(event: Event) -> bool:
 def detect_masked(log: Log) -> Finding | None:
     """Nothing to learn from: loss 0 with gradient 0 from the first row on, loss nan without gradient, or said so."""
     said = [line for line in log.notable if MASKED.search(line.text)]
+    if any(SUPERVISED.search(line.text) for line in log.notable):
+        # Some batches have labels: a single one without is no reason to stop.
+        said = [line for line in said if "upervised" not in line.text]
     rows = [row for row in log.train_rows if "loss" in row.values]
     keys = [line for line in log.notable if RESPONSE_KEY.search(line.text)]
     if any("reward" in name for row in rows[:5] for name in row.values):

@@ -13,9 +13,11 @@ from course_lib.units import human_seconds
 JUMP_SECONDS = 300.0
 JUMP_STEPS = 20
 """A leap worth fewer ordinary steps than this is a slow batch, not a clock."""
-STALLED_SHARE = 0.25
+STALLED_SHARE = 1 / 3
 STRAGGLER_RATIO = 1.25
 STRAGGLER_ROWS = 3
+STRAGGLER_SHARE = 0.15
+"""What the slow rank loses must be at least this part of the longest time that is logged."""
 WORK_TIME = re.compile(
     r"^(?:avg_|mean_)?(?:step|iter|iteration|forward|fwd|backward|bwd|compute|data|dataloader|data_load|batch|optimizer|train_step)"
     r"\w*?_?(?:time|seconds|secs|s|ms)$|^(?:seconds_per_step|s_per_step|time_per_step|elapsed_time_per_iteration|step_time)$"
@@ -58,7 +60,7 @@ def _same_distance(leaps: list[Stall]) -> bool:
 
 
 def detect_stall(log: Log, timing: Timing) -> Finding | None:
-    """Pauses that eat a quarter of the run or more."""
+    """Pauses that eat a third of the run or more."""
     if not timing.stalls or timing.stalled_share < STALLED_SHARE:
         return None
     steps = list(dict.fromkeys(stall.at_step for stall in timing.stalls))
@@ -92,9 +94,11 @@ def detect_straggler(log: Log, timings: dict[int, Timing]) -> Finding | None:
     if named:
         return named
     worst: tuple[bool, float, str, int, dict[int, float]] | None = None
-    for name, by_rank in times.items():
-        medians = {r: statistics.median(v) for r, v in by_rank.items() if len(v) >= STRAGGLER_ROWS}
-        if len(medians) < 2:
+    by_name = {name: _medians(by_rank) for name, by_rank in times.items()}
+    step = max((value for medians in by_name.values() for value in medians.values()), default=0.0)
+    for name, medians in by_name.items():
+        # Two milliseconds against one are a factor of two that nobody waits for.
+        if len(medians) < 2 or max(medians.values()) - min(medians.values()) < STRAGGLER_SHARE * step:
             continue
         waits = WAIT_TIME.search(name) is not None
         rank, ratio = _outlier(medians, waits=waits)
@@ -112,6 +116,10 @@ def detect_straggler(log: Log, timings: dict[int, Timing]) -> Finding | None:
         numbers={"ratio": round(ratio, 3), "median_seconds": {str(r): round(v, 4) for r, v in sorted(medians.items())}},
         facts={"name": name, "works": works},
     )
+
+
+def _medians(by_rank: dict[int, list[float]]) -> dict[int, float]:
+    return {rank: statistics.median(values) for rank, values in by_rank.items() if len(values) >= STRAGGLER_ROWS}
 
 
 def _named(log: Log) -> Finding | None:

@@ -127,7 +127,8 @@ def _points(log: Log) -> list[Point]:
 
 def _starts(points: list[Point], log: Log, timing: Timing) -> list[list[Point]]:
     """Split at restarts; note where the clock ran backwards without one."""
-    resumes = [(e.line.source, e.line.number) for e in log.of("marker") if e.values.get("resume")]
+    starts = [e for e in log.of("marker", "bar") if e.values.get("resume") or e.phase in ("load", "init")]
+    resumes = [(e.line.source, e.line.number) for e in starts]
     pace = _rough_pace(points)
     runs: list[list[Point]] = [[points[0]]]
     for point in points[1:]:
