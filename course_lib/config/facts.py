@@ -18,9 +18,9 @@ class Facts:
     written: dict
     """As it stands in the file."""
     final: dict
-    """As it would reach DeepSpeed: autos replaced, refused keys left out."""
+    """As it would reach DeepSpeed: autos replaced, keys that nobody reads left out."""
     parsed: Any
-    """DeepSpeed's own DeepSpeedConfig of `final`, or None when it could not be brought to accept it."""
+    """DeepSpeed's own DeepSpeedConfig of `final` without what it refuses, or None when it accepts nothing of it."""
     schema: Schema
     framework: Framework
     world_size: int | None

@@ -66,6 +66,8 @@ class TrainSection:
     gradient_checkpointing: bool = True
     loss: Loss = "supervised_positions"
     seed: int = 0
+    dataloader_workers: int = 0
+    """Processes per rank that decode ahead; 0 decodes in the rank itself, which is right for two cores."""
     logging_steps: int = 10
     save_steps: int = 0
     """0: save at the end only."""

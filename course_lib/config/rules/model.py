@@ -8,7 +8,7 @@ from pathlib import Path
 from course_lib.config.facts import Facts
 from course_lib.config.findings import Finding, delete, found, set_to
 from course_lib.errors import nearest
-from course_lib.units import MIB, human_bytes
+from course_lib.units import MIB, gib
 
 ZERO = "zero_optimization"
 LARGE_BUCKET_BYTES = 256 * MIB
@@ -39,9 +39,7 @@ def _bucket(facts: Facts) -> list[Finding]:
         return []
     when = "for the whole run" if facts.stage == 3 else "during every backward"
     count = f"{buffers} x " if buffers > 1 else ""
-    text = (
-        f"{count}{bucket:,} elements x {facts.precision_bytes} B = {held:,} B ({human_bytes(held)}) on every GPU {when}"
-    )
+    text = f"{count}{bucket:,} elements x {facts.precision_bytes} B = {held:,} B ({gib(held)}) on every GPU {when}"
     text += f", for at most {adapters:,} adapter elements" if adapters else ", for the gradients of a few adapters"
     fix = f"Set reduce_bucket_size to {_HELPING_BUCKET:,} or so"
     return [found("bucket_under_lora", "note", key, text, fix, set_to(key, _HELPING_BUCKET))]
