@@ -43,11 +43,14 @@ def run(
         # Said, not guessed: DeepSpeed warns on every import when it has to find out.
         os.environ["DS_ACCELERATOR"] = "cpu"
     with _timed(stages, "check"):
-        check(config)
+        left_out = check(config)
+    for entry in left_out:
+        say(f"left out: {entry['reason']}")
     if not resume:
         _refuse_used_folder(config.output)
     config.output.mkdir(parents=True, exist_ok=True)
     write_json(config.output / "settings.json", _settings(config, resume))
+    write_json(config.output / "left_out.json", left_out)
     spec = json.dumps({"run_config": str(config.source), "overrides": overrides, "resume": resume})
     command = [sys.executable, "-m", "course_lib.tasks.process"]
     say(f"training: {config.ranks} ranks ({'CPU, gloo' if cpu else 'GPU, NCCL'}), {config.train.max_steps} steps")
@@ -72,10 +75,10 @@ def _timed(stages: dict[str, float], name: str) -> Iterator[None]:
     stages[name] = round(time.monotonic() - started, 1)
 
 
-def check(config: RunConfig) -> None:
+def check(config: RunConfig) -> list[dict[str, str]]:
     """Everything that can be refused before a rank starts: ds_config against arguments, then the task's own checks.
 
-    Raises CourseError with the first error that lint finds.
+    Returns: data files that are left out, with reasons. Raises CourseError with the first error that lint finds.
     """
     from course_lib.config.lint import lint
 
@@ -92,7 +95,7 @@ def check(config: RunConfig) -> None:
         if finding.level == "error":
             where = f"{config.ds_config}: {finding.key}"
             raise CourseError(finding.message, where=where, fix=finding.fix, exit_code=FINDING)
-    task_module(config.task).check(config)
+    return task_module(config.task).check(config)
 
 
 def prove_in_fresh_process(command: list[str], folder: Path, *, cpu: bool, say: Callable[[str], None]) -> None:

@@ -14,8 +14,9 @@ from typing import Any
 from course_lib.config.run_config import RunConfig
 from course_lib.data.coverage import SamplerSettings, cover, require_every_rank_has_a_batch, trainer_epoch_order
 from course_lib.data.grounding import GroundingDataset, collate, load_processor
-from course_lib.data.windows import Window, WindowSet, cut_windows, read_annotations
+from course_lib.data.windows import Annotation, Window, WindowSet, cut_windows, read_annotations
 from course_lib.errors import FINDING, CourseError
+from course_lib.files import read_json
 from course_lib.models.language_lora import add_language_lora, count_trainable
 from course_lib.train.adapter_files import save_adapter
 from course_lib.train.checkpoints import checkpoints, step_of
@@ -23,49 +24,70 @@ from course_lib.train.journal import Journal, PhaseMemory
 from course_lib.train.provenance import file_hash, files_hash, git_revision
 from course_lib.train.session import Session, close_session, open_session, training_arguments
 
+LEFT_OUT = "left_out.json"
+"""In the run folder: the clips that the checks found unusable, with reasons; ranks and proof leave them out."""
 HASHED_BYTES = 256 * 1024**2
 """Up to so much training data is hashed whole."""
 ADAPTER = "adapter"
 """Folder of the adapter inside the run folder."""
 
 
-def read_windows(config: RunConfig, which: str, left_out: list[CourseError] | None = None) -> WindowSet:
-    """Windows of the training or held-out annotations.
+def read_windows(config: RunConfig, which: str) -> WindowSet:
+    """Windows of the training or held-out annotations, without the clips that `check` left out.
 
     Args:
-        which: "train" (stride as configured) or "held_out" (windows do not overlap). left_out: gets a finding for each
-            missing clip when the run config says on_bad_file: skip.
+        which: "train" (stride as configured) or "held_out" (windows do not overlap).
     """
     path = config.data.train if which == "train" else config.data.held_out
     if path is None:
         raise CourseError(
             "data.held_out is missing", where=str(config.source), fix="Name a JSONL file of held-out clips"
         )
-    on_missing = left_out.append if config.data.on_bad_file == "skip" and left_out is not None else None
+    listed = config.output / LEFT_OUT
+    left_out = {Path(entry["clip"]) for entry in read_json(listed)} if listed.is_file() else set()
+    skip = config.data.on_bad_file == "skip"
+    annotations = read_annotations(path, on_missing_video=(lambda finding: None) if skip else None)
     stride = config.data.stride_seconds if which == "train" else config.data.window_seconds
-    return cut_windows(read_annotations(path, on_missing_video=on_missing), config.data.window_seconds, stride)
+    kept = [annotation for annotation in annotations if annotation.video not in left_out]
+    return cut_windows(kept, config.data.window_seconds, stride)
 
 
-def check_clips(windows: WindowSet, config: RunConfig) -> None:
+def bad_clips(config: RunConfig, which: str) -> list[dict[str, str]]:
     """Open every clip once and compare it with its annotation, before a GPU is paid for.
 
-    Raises CourseError for a clip that cannot be read or is shorter than its annotation says.
+    Returns: {"clip", "reason"} of each clip that cannot be used, when the run config says on_bad_file: skip.
+    Raises CourseError for the first one otherwise.
     """
     from course_lib.media.video import FrameReader
 
-    last: dict[Path, float] = {}
-    for window in windows.windows:
-        last[window.video] = max(window.end_seconds, last.get(window.video, 0.0))
+    findings: list[CourseError] = []
+    path = config.data.train if which == "train" else config.data.held_out
+    annotations = read_annotations(path, on_missing_video=findings.append if _skips(config) else None)
+    found = [{"clip": finding.where, "reason": finding.line()} for finding in findings]
     with FrameReader() as reader:
-        for path, end_seconds in last.items():
-            duration = reader.info(path).duration_seconds
-            if duration < end_seconds - 0.1:
-                raise CourseError(
-                    f"lasts {duration:.2f} s, but its annotation reaches to {end_seconds:.2f} s",
-                    where=str(path),
-                    fix="Correct duration_seconds in the annotation",
-                    exit_code=FINDING,
-                )
+        for annotation in annotations:
+            try:
+                _require_length(reader.info(annotation.video).duration_seconds, annotation)
+            except CourseError as finding:
+                if not _skips(config):
+                    raise
+                found.append({"clip": str(annotation.video), "reason": finding.line()})
+    return found
+
+
+def _skips(config: RunConfig) -> bool:
+    return config.data.on_bad_file == "skip"
+
+
+def _require_length(seconds: float, annotation: Annotation) -> None:
+    # A tenth of a second: containers round, and annotations are written with one decimal.
+    if seconds < annotation.duration_seconds - 0.1:
+        raise CourseError(
+            f"lasts {seconds:.2f} s, but its annotation says {annotation.duration_seconds:.2f} s",
+            where=str(annotation.video),
+            fix="Correct duration_seconds in the annotation",
+            exit_code=FINDING,
+        )
 
 
 def load_base(directory: Path, **named: Any):
@@ -133,7 +155,7 @@ def provenance(config: RunConfig, session: Session) -> dict[str, Any]:
 
 def clips_record(config: RunConfig) -> dict[str, Any]:
     """A hash of the training clips: of their contents, or of names and sizes where reading them would take long."""
-    clips = sorted({window.video for window in read_windows(config, "train", []).windows})
+    clips = sorted({window.video for window in read_windows(config, "train").windows})
     root = config.data.train.parent
     if sum(clip.stat().st_size for clip in clips) <= HASHED_BYTES:
         return {"clips_sha256": files_hash(clips, root)}
@@ -148,11 +170,8 @@ def _gpu_name() -> str:
 
 
 def _training_set(config: RunConfig, session: Session, processor: Any) -> GroundingDataset:
-    left_out: list[CourseError] = []
-    windows = read_windows(config, "train", left_out)
+    windows = read_windows(config, "train")
     session.say(windows.counts.describe())
-    for finding in left_out:
-        session.say(f"left out: {finding.line()}")
     chosen: tuple[Window, ...] = windows.windows
     if config.train.smoke:
         count = session.ranks * config.train.micro_batch_size * config.train.gradient_accumulation_steps
@@ -218,10 +237,11 @@ def _stop_unless_checked(trainer: Any) -> None:
         )
 
 
-def check(config: RunConfig) -> None:
+def check(config: RunConfig) -> list[dict[str, str]]:
     """Everything of this task that can be refused before a rank starts.
 
-    Raises CourseError for a model directory without its files, annotations or clips that cannot be used.
+    Returns: the clips that are left out, with reasons (on_bad_file: skip). Raises CourseError for a model directory
+    without its files, and for annotations or clips that cannot be used.
     """
     directory = Path(config.model)
     if not (directory / "config.json").is_file():
@@ -229,9 +249,12 @@ def check(config: RunConfig) -> None:
             "is not a model directory (no config.json)", where=str(directory), fix="Set model: or MODEL_DIR"
         )
     load_processor(directory, config.budget)
-    check_clips(read_windows(config, "train", []), config)
+    left_out = bad_clips(config, "train")
+    read_windows(config, "train")
     if config.data.held_out is not None:
-        check_clips(read_windows(config, "held_out", []), config)
+        left_out += bad_clips(config, "held_out")
+        read_windows(config, "held_out")
+    return left_out
 
 
 def prove(config: RunConfig) -> None:

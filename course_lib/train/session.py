@@ -115,6 +115,8 @@ def training_arguments(config: RunConfig, session: Session):
             report_to="none",
             remove_unused_columns=False,
             disable_tqdm=True,
+            dataloader_num_workers=train.dataloader_workers,
+            dataloader_persistent_workers=train.dataloader_workers > 0,
             dataloader_pin_memory=not session.cpu,
         )
     except ValueError as error:
