@@ -56,7 +56,6 @@ def register(app: typer.Typer) -> None:
 def _answer(request, measured, where, *, as_json: bool) -> int:
     from course_lib.memory.refused import check_ds_config
     from course_lib.memory.report import plan_case
-    from course_lib.units import gib
 
     check_ds_config(request.ds_config, world_size=request.world_size)
     report = plan_case(request, capability=where.gpu.capability if where else 9)
