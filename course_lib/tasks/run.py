@@ -48,14 +48,15 @@ def run(
         say(f"left out: {entry['reason']}")
     if not resume:
         _refuse_used_folder(config.output)
-    config.output.mkdir(parents=True, exist_ok=True)
-    write_json(config.output / "settings.json", _settings(config, resume))
+    _make_folder(config.output)
+    settings = _settings(config, resume)
+    write_json(config.output / "settings.json", settings)
     write_json(config.output / "left_out.json", left_out)
     spec = json.dumps({"run_config": str(config.source), "overrides": overrides, "resume": resume})
     command = [sys.executable, "-m", "course_lib.tasks.process"]
     say(f"training: {config.ranks} ranks ({'CPU, gloo' if cpu else 'GPU, NCCL'}), {config.train.max_steps} steps")
     with _timed(stages, "training"):
-        watch = Watch(config.output, say)
+        watch = Watch(config.output, say, after_step=settings["resumed_from"] or 0)
         run_ranks([*command, "train", spec], ranks=config.ranks, log_folder=config.output, cpu=cpu, on_tick=watch.look)
         watch.look()
     say(f"training took {human_seconds(stages['training'])}")
@@ -109,13 +110,19 @@ def prove_in_fresh_process(command: list[str], folder: Path, *, cpu: bool, say: 
 
 
 class Watch:
-    """Follows rank 0's log and the training log, and passes on what a person should see."""
+    """Follows rank 0's log and the training log, and passes on what a person should see.
 
-    def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
-        self.say = say
+    Args:
+        folder: of the run. after_step: rows of this step and earlier ones have been said (a resumed run's journal is
+            written anew, without the rows after its checkpoint).
+    """
+
+    def __init__(self, folder: Path, say: Callable[[str], None], after_step: int = 0) -> None:
+        self.say, self.after_step = say, after_step
         self._files = {"notes": folder / "rank0.log", "rows": folder / "train_log.jsonl"}
         # A resumed run appends: what stands there already has been said.
         self._read = {name: path.stat().st_size if path.exists() else 0 for name, path in self._files.items()}
+        self._inode = {name: path.stat().st_ino for name, path in self._files.items() if path.exists()}
         self._first: tuple[int, float] | None = None
 
     def look(self) -> None:
@@ -125,7 +132,7 @@ class Watch:
                 self.say(line.removeprefix(NOTE))
         for line in self._new_lines("rows"):
             row = json.loads(line)
-            if "loss" in row:
+            if "loss" in row and row["step"] > self.after_step:
                 self.say(self._progress(row))
 
     def _new_lines(self, name: str) -> list[str]:
@@ -133,6 +140,9 @@ class Watch:
         if not path.exists():
             return []
         with path.open("rb") as file:
+            inode = os.fstat(file.fileno()).st_ino
+            if self._inode.setdefault(name, inode) != inode:
+                self._inode[name], self._read[name] = inode, 0
             file.seek(self._read[name])
             data = file.read()
         whole, _, _ = data.rpartition(b"\n")
@@ -162,6 +172,15 @@ def _settings(config: RunConfig, resume: bool) -> dict[str, Any]:
         "resumed_from": step_of(found[-1]) if found else None,
         "started_by": os.path.basename(sys.argv[0]),
     }
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CourseError(
+            f"cannot be made ({error.strerror})", where=str(folder), fix="Choose another folder with --set output=…"
+        ) from error
 
 
 def _refuse_used_folder(folder: Path) -> None:

@@ -17,7 +17,8 @@ def step_of(checkpoint: Path) -> int:
 
 def checkpoints(run_folder: Path) -> list[Path]:
     """Finished checkpoints, oldest first; one that is still being written has another name."""
-    found = [path for path in run_folder.glob(f"{PREFIX}*") if path.name.removeprefix(PREFIX).isdigit()]
+    named = (path for path in run_folder.glob(f"{PREFIX}*") if path.name.removeprefix(PREFIX).isdigit())
+    found = [path for path in named if path.is_dir()]
     return sorted(found, key=step_of)
 
 
