@@ -150,7 +150,11 @@ def _replacement(model: VideoModel, processor: Any, answer: Any) -> str:
     )
     if hasattr(cls, "_calculate_timestamps"):
         wrapper._calculate_timestamps = functools.partial(cls._calculate_timestamps, wrapper)
-    return cls.replace_video_token(wrapper, answer, 0, load_audio_from_video=False)
+    try:
+        return cls.replace_video_token(wrapper, answer, 0, load_audio_from_video=False)
+    except NotImplementedError:
+        # Older Omni wrappers (5.17) expand the placeholder inside their call: the grid is all the processor tells.
+        return _TOKENS["video_token"] * (int(answer["video_grid_thw"][0].prod()) // settings.merge_size**2)
 
 
 def _picture_size(family: Family, answer: Any) -> tuple[int | None, int | None]:

@@ -37,6 +37,8 @@ CANDIDATES: dict[str, tuple[Any, ...]] = {
     "max_frames": (6,),
 }
 """Values that must show on at least one probe if the knob does anything."""
+LIKELY_COMPANIONS = ("cap_pixels_per_frame", "max_video_tokens", "do_sample_frames", "fps", "num_frames")
+"""Asked first, so that the switch that a setting belongs to is named before a limit that makes it visible."""
 SAMPLING_PAIRS = (
     {"do_sample_frames": True, "fps": 2.0},
     {"do_sample_frames": True, "num_frames": 12},
@@ -233,7 +235,8 @@ def _companion(bench: Bench, knob: str, values: tuple[Any, ...], route: str, bes
     if route == "environment":
         return ""
     own = processor_class(bench.model.family).valid_kwargs.__annotations__
-    pairs = [{other: value} for other, others in CANDIDATES.items() if other in own for value in others]
+    names = (*LIKELY_COMPANIONS, *(name for name in CANDIDATES if name not in LIKELY_COMPANIONS))
+    pairs = [{other: value} for other in names if other in own for value in CANDIDATES[other]]
     for pair in (*pairs, *SAMPLING_PAIRS):
         if knob in pair or beside.keys() & pair.keys():
             continue

@@ -49,7 +49,7 @@ class Probe:
 
 PROBES = (
     Probe(frames=36, rate=3.6, height=1152, width=640),
-    Probe(frames=36, rate=3.6, height=1344, width=896),
+    Probe(frames=36, rate=3.6, height=1568, width=896),
     Probe(frames=36, rate=3.6, height=56, width=28),
 )
 """Ten seconds: the practitioner's portrait clip, one above the caps, one below the floors.

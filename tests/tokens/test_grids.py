@@ -81,9 +81,12 @@ def test_grid_tokens_and_text_equal_the_real_processors(family):
 
 @pytest.mark.parametrize("name", ["qwen3_vl", "qwen2_vl", "internvl", "llava_onevision", "gemma4", "smolvlm2"])
 def test_sampled_indices_equal_the_real_processors(name):
-    from transformers.video_utils import VideoMetadata
+    from transformers.video_utils import VideoMetadata, default_sample_indices_fn
 
     family, rng, answered = BY_NAME[name], random.Random(f"{name}-7"), 0
+    whole_steps = default_sample_indices_fn(VideoMetadata(total_num_frames=10), num_frames=6)[-1] == 5
+    if name in ("llava_onevision", "gemma4") and whole_steps:
+        pytest.skip("this transformers steps by whole frames and misses the end of the clip; later ones do not")
     processor = judge.processor_class(family)()
     for _ in range(CLIPS):
         total, rate = rng.randint(1, 5000), rng.choice([1.0, 5.0, 23.976, 29.97, 30.00003, 60.0, None])

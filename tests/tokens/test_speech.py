@@ -16,7 +16,10 @@ def test_audio_tokens_equal_the_librarys(name):
     from transformers import WhisperFeatureExtractor
 
     module = {"qwen2_5_omni": "qwen2_5_omni", "qwen3_omni": "qwen3_omni_moe"}[name]
-    rule = importlib.import_module(f"transformers.models.{module}.processing_{module}")._get_feat_extract_output_lengths
+    module = importlib.import_module(f"transformers.models.{module}.processing_{module}")
+    rule = getattr(module, "_get_feat_extract_output_lengths", None)
+    if rule is None:
+        pytest.skip("this transformers keeps the length rule inside the model")
     extractor, rng = WhisperFeatureExtractor(feature_size=128), random.Random(name)
     for samples in [400, 1600, 16_000, 16_001, *(rng.randint(400, 200_000) for _ in range(20))]:
         padding = "max_length" if name == "qwen2_5_omni" else True
