@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from course_lib.errors import CourseError
 from course_lib.memory.case import MemoryCase, case_from
 from course_lib.memory.inputs import make_batch
 from course_lib.shapes.build import build_model, model_class
@@ -88,6 +89,8 @@ def _load(case: MemoryCase, device: str) -> tuple[Any, Any, Any]:
 
     config = load_config(case.model)
     context = None
+    if case.quantization:
+        raise CourseError("quantized cases are predicted, not measured", fix="Measure the case without quantization")
     if case.load == "zero_init":
         from transformers.integrations import HfDeepSpeedConfig
 

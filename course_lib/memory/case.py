@@ -103,6 +103,8 @@ def _check(case: MemoryCase, where: str) -> None:
     _one_of(where, "loss", case.loss, LOSSES)
     _one_of(where, "load", case.load, LOADS)
     _one_of(where, "optimizer", case.optimizer, OPTIMIZERS)
+    if not isinstance(case.ds_config, dict):
+        raise CourseError("'ds_config' must be an object", where=where)
     if case.quantization is not None:
         _one_of(where, "quantization", case.quantization, QUANTIZATIONS)
         if case.lora is None:
@@ -110,6 +112,12 @@ def _check(case: MemoryCase, where: str) -> None:
                 f"{case.quantization} weights cannot be trained",
                 where=where,
                 fix="Add a lora section, or no quantization",
+            )
+        if (case.ds_config.get("zero_optimization") or {}).get("stage") == 3:
+            raise CourseError(
+                f"{case.quantization} weights under ZeRO stage 3 are not modelled",
+                where=where,
+                fix="Use stage 2: quantized weights are small enough to keep whole",
             )
     for key in ("micro_batch_size", "sequence_length", "world_size"):
         value = getattr(case, key)
@@ -122,8 +130,6 @@ def _check(case: MemoryCase, where: str) -> None:
                 f"loss supervised_positions needs supervised_tokens from 1 to {case.sequence_length}, got {count}",
                 where=where,
             )
-    if not isinstance(case.ds_config, dict):
-        raise CourseError("'ds_config' must be an object", where=where)
     if case.lora is not None and not isinstance(case.lora, dict):
         raise CourseError("'lora' must be an object of LoraConfig fields, or null", where=where)
 

@@ -122,6 +122,18 @@ def case_for_run(path: Path, *, ranks: int | None = None) -> MemoryCase:
     )
 
 
+def request_for_run(path: str | Path, *, frames: int | None = None) -> tuple[ModelRequest, int | None]:
+    """A ModelRequest from a run config, and the frames it asks for (None for a text run)."""
+    run = load_run_config(path)
+    request = ModelRequest(
+        model=_model_of(run),
+        lora_targets=tuple(run.lora.targets),
+        lora_r=run.lora.r,
+        micro_batch_size=run.train.micro_batch_size,
+    )
+    return request, frames or (None if run.task == "text" else run.budget.frames)
+
+
 def grid_for(frames: int, tokens_per_step: int, temporal_patch: int = 2) -> tuple[int, int, int]:
     """The grid with at most `tokens_per_step` tokens per step and the squarest sides, for `frames` frames."""
     rows = max(1, int(tokens_per_step**0.5))

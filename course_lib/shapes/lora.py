@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from course_lib.errors import CourseError
@@ -52,7 +53,10 @@ def attach_lora(model: nn.Module, lora: dict[str, Any]) -> nn.Module:
         raise CourseError("lora names no target_modules", fix="Targets here: " + ", ".join(linear_names(model)[:12]))
     _check_targets(model, fields.get("target_modules"))
     try:
-        return peft.get_peft_model(model, peft.LoraConfig(**fields))
+        with warnings.catch_warnings():
+            # peft still asks transformers by names that are deprecated there.
+            warnings.simplefilter("ignore", FutureWarning)
+            return peft.get_peft_model(model, peft.LoraConfig(**fields))
     except Exception as error:
         line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise CourseError(f"peft refuses this LoRA config: {line}") from error

@@ -46,6 +46,8 @@ class Parameter:
     dtype_bytes: int
     part: str
     trainable: bool
+    linear: bool
+    """The weight of an nn.Linear, which bitsandbytes quantizes (all but lm_head)."""
     template: int
     """Index of the short model's parameter that it is a copy of."""
     layer: int | None = None
@@ -165,38 +167,60 @@ def find_stack(model: nn.Module, name: str, stack: Stack | None) -> str | None:
 
 def _expand(short: nn.Module, stacks: list[Stack]) -> Iterator[Parameter]:
     """Parameters of the real model from those of the short one: layers repeated as their stack says."""
+    linears = _linear_weights(short)
     prefixes = [(stack, find_stack(short, stack.name, stack) + ".") for stack in stacks]
     pending: dict[int, list[tuple[int, str, Any]]] = {}
     current: tuple[Stack, str] | None = None
     for template, (name, parameter) in enumerate(short.named_parameters()):
         owner = next(((s, p) for s, p in prefixes if name.startswith(p)), None)
         if current is not None and owner != current:
-            yield from _layers(*current, pending)
+            yield from _layers(*current, pending, linears)
             pending = {}
         current = owner
         if owner is None:
-            yield _record(name, parameter, template)
+            yield _record(name, parameter, template, linears)
         else:
             at = int(name[len(owner[1]) :].split(".", 1)[0])
             pending.setdefault(at, []).append((template, name, parameter))
     if current is not None:
-        yield from _layers(*current, pending)
+        yield from _layers(*current, pending, linears)
 
 
-def _layers(stack: Stack, prefix: str, members: dict[int, list[tuple[int, str, Any]]]) -> Iterator[Parameter]:
+def _linear_weights(short: nn.Module) -> frozenset[int]:
+    """ids of the weights of nn.Linear modules, lm_head and adapters left out."""
+    from torch import nn
+
+    return frozenset(
+        id(module.weight)
+        for name, module in short.named_modules()
+        if isinstance(module, nn.Linear) and "lora_" not in name and not name.endswith("lm_head")
+    )
+
+
+def _layers(
+    stack: Stack, prefix: str, members: dict[int, list[tuple[int, str, Any]]], linears: frozenset[int]
+) -> Iterator[Parameter]:
     for layer, at in enumerate(stack.stands_for):
         for template, name, parameter in members[at]:
             rest = name[len(prefix) :].split(".", 1)[1]
-            yield _record(f"{prefix}{layer}.{rest}", parameter, template, layer=layer, stack=stack.name)
+            yield _record(f"{prefix}{layer}.{rest}", parameter, template, linears, layer=layer, stack=stack.name)
 
 
-def _record(name: str, parameter: Any, template: int, layer: int | None = None, stack: str | None = None) -> Parameter:
+def _record(
+    name: str,
+    parameter: Any,
+    template: int,
+    linears: frozenset[int],
+    layer: int | None = None,
+    stack: str | None = None,
+) -> Parameter:
     return Parameter(
         name=name,
         numel=parameter.numel(),
         dtype_bytes=parameter.element_size(),
         part=part_of(name),
         trainable=parameter.requires_grad,
+        linear=id(parameter) in linears,
         template=template,
         layer=layer,
         stack=stack,

@@ -13,6 +13,7 @@ from course_lib.shapes.parameters import Parameter
 
 FP32 = 4
 FP64 = 8
+QUANTIZED_BYTES = {"nf4": lambda n: n // 2 + 4 * (n // 64), "int8": lambda n: n + 4 * (n // 4096)}
 
 
 @dataclass(kw_only=True, slots=True)
@@ -26,6 +27,7 @@ class Rank:
     model_bytes: int
     """Bytes per element of the compute dtype."""
     optimizer: str
+    quantization: str | None = None
     partitioned: bool = False
     """Whether zero.Init already partitioned the base model while it was built."""
     weights: dict[int, Held | None] = field(default_factory=dict)
@@ -38,6 +40,15 @@ class Rank:
     def trainable(self) -> list[tuple[int, Parameter]]:
         """Trainable parameters with their index, in the order the optimizer gets them."""
         return [(i, p) for i, p in enumerate(self.parameters) if p.trainable]
+
+    def weight_bytes(self, parameter: Parameter) -> int:
+        """Bytes of a weight as it is loaded: quantized when it is a linear's and the case says so.
+
+        nf4: half a byte and an fp32 scale per 64 elements; int8: one byte and an fp32 scale per row (bitsandbytes).
+        """
+        if self.quantization and parameter.linear:
+            return QUANTIZED_BYTES[self.quantization](parameter.numel)
+        return parameter.numel * parameter.dtype_bytes
 
     def on_host(self, part: str, nbytes: int, *, pinned: bool = False) -> None:
         """Count host memory that stays; pinned allocations are also noted one by one."""
@@ -66,12 +77,21 @@ class Engine:
         base = [(i, p) for i, p in enumerate(rank.parameters) if p.part != "adapters"]
         adapters = [(i, p) for i, p in enumerate(rank.parameters) if p.part == "adapters"]
         for i, p in base:
-            rank.weights[i] = timeline.alloc(p.numel * p.dtype_bytes, "weights") if gathered else self.partition_new(p)
+            rank.weights[i] = self._new_weight(p) if gathered else self.partition_new(p)
         timeline.scratch(tied_bytes, "weights")
         first = {i: timeline.alloc(p.numel * rank.model_bytes, "adapters") for i, p in adapters}
         for i, p in adapters:
             rank.weights[i] = timeline.alloc(p.numel * FP32, "adapters")
             timeline.free(first[i])
+
+    def _new_weight(self, parameter: Parameter) -> Held | None:
+        """A weight on the device; a quantized one is whole for a moment (it is quantized where it is loaded)."""
+        if not (self.rank.quantization and parameter.linear):
+            return self.timeline.alloc(self.rank.weight_bytes(parameter), "weights")
+        whole = self.timeline.alloc(parameter.numel * parameter.dtype_bytes, "weights")
+        small = self.timeline.alloc(self.rank.weight_bytes(parameter), "weights")
+        self.timeline.free(whole)
+        return small
 
     def cast(self) -> None:
         """`engine._cast_module_mixed_precision`: parameters of another dtype become the compute dtype, one by one."""

@@ -160,13 +160,12 @@ class Coordinator:
 
     def _releasable(self, params: tuple[int, ...]) -> set[int]:
         release = {p for p in params if p not in self.persistent and self._fetched_for[p] <= self._step}
-        traversed = 0
-        for upcoming in self._order[self._step :]:
-            if traversed >= self.rank.settings.max_reuse_distance or not release:
-                break
-            for p in upcoming:
+        traversed, at = 0, self._step
+        while release and at < len(self._order) and traversed < self.rank.settings.max_reuse_distance:
+            for p in self._order[at]:
                 release.discard(p)
                 traversed += self.rank.parameters[p].numel
+            at += 1
         return release
 
     def _prefetch(self, params: tuple[int, ...]) -> None:

@@ -15,8 +15,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from course_lib.memory.trace.recorder import Recorder
-
 
 class MemoryEfficientLinear(torch.autograd.Function):
     """DeepSpeed 0.19.8 `LinearFunctionForZeroStage3`, without its autocast bookkeeping (which allocates nothing)."""
@@ -46,6 +44,21 @@ class MemoryEfficientLinear(torch.autograd.Function):
         if bias is not None and ctx.needs_input_grad[2]:
             grad_bias = grad_output.sum(list(range(grad_output.dim() - 1)))
         return grad_input, grad_weight, grad_bias
+
+
+class DequantizedLinear(torch.autograd.Function):
+    """bitsandbytes' MatMul4Bit: the weight is made whole for the product, in forward and again in backward."""
+
+    @staticmethod
+    def forward(ctx: Any, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        ctx.weight = weight
+        whole = torch.empty_like(weight)
+        output = input.matmul(whole.t())
+        return output if bias is None else output + bias
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: torch.Tensor) -> tuple:
+        return grad_output.matmul(torch.empty_like(ctx.weight)), None, None
 
 
 def _attention(
@@ -130,14 +143,23 @@ _AUTOCAST = torch.autocast
 
 
 @contextlib.contextmanager
-def cuda_kernels(recorder: Recorder, *, memory_efficient_linear: bool) -> Iterator[None]:
-    """Stand-ins in place of torch's functions while the block runs."""
+def cuda_kernels(*, memory_efficient_linear: bool, quantized: frozenset[int] = frozenset()) -> Iterator[None]:
+    """Stand-ins in place of torch's functions while the block runs; `quantized` are ids of quantized weights."""
     saved = (F.scaled_dot_product_attention, F.dropout, F.linear, torch.autocast)
     torch.autocast = _autocast
     F.scaled_dot_product_attention = _attention
     F.dropout = _dropout
     if memory_efficient_linear:
         F.linear = lambda input, weight, bias=None: MemoryEfficientLinear.apply(input, weight, bias)
+    if quantized:
+        plain = F.linear
+
+        def linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+            if id(weight) in quantized:
+                return DequantizedLinear.apply(input, weight, bias)
+            return plain(input, weight, bias)
+
+        F.linear = linear
     try:
         with _uniform_experts():
             yield

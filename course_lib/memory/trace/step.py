@@ -86,7 +86,9 @@ def trace_step(shape: ModelShape, case: MemoryCase, *, memory_efficient_linear: 
         stack.enter_context(_loss_mark(model, recorder))
         if edges:
             stack.enter_context(_module_edges(model, recorder))
-        stack.enter_context(cuda_kernels(recorder, memory_efficient_linear=memory_efficient_linear))
+        stack.enter_context(
+            cuda_kernels(memory_efficient_linear=memory_efficient_linear, quantized=_quantized(shape, case))
+        )
         stack.enter_context(recorder)
         output = model(**batch, use_cache=False)
         loss = output.loss
@@ -122,7 +124,7 @@ def trace_evaluation(shape: ModelShape, case: MemoryCase) -> StepTrace:
     with contextlib.ExitStack() as stack, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         stack.enter_context(_boundaries(shape, recorder))
-        stack.enter_context(cuda_kernels(recorder, memory_efficient_linear=False))
+        stack.enter_context(cuda_kernels(memory_efficient_linear=False, quantized=_quantized(shape, case)))
         stack.enter_context(torch.no_grad())
         stack.enter_context(recorder)
         output = model(**batch, use_cache=False)
@@ -133,6 +135,14 @@ def trace_evaluation(shape: ModelShape, case: MemoryCase) -> StepTrace:
     return StepTrace(
         events=events, sizes=recorder.sizes, operations=recorder.operations, batch_bytes=0, kept_slots=frozenset()
     )
+
+
+def _quantized(shape: ModelShape, case: MemoryCase) -> frozenset[int]:
+    """ids of the short model's weights that the case quantizes."""
+    if case.quantization is None:
+        return frozenset()
+    templates = {p.template for p in shape.parameters if p.linear}
+    return frozenset(id(p) for i, p in enumerate(shape.short.parameters()) if i in templates)
 
 
 def _prepare(model: torch.nn.Module, case: MemoryCase) -> None:
