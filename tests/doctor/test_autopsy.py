@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from course_lib.doctor.autopsy import advice, advice_memory, diagnose, gpu_memory, rows, sources
+from course_lib.doctor.autopsy import advice, advice_memory, diagnose, gpu_memory, rows, sources, tracebacks
 from course_lib.doctor.autopsy.findings import VERDICTS
 from course_lib.errors import CourseError
 from course_lib.units import GIB
@@ -351,6 +351,64 @@ def test_a_figure_shows_the_pauses(tmp_path):
         diagnose.diagnose([LOGS / "unknown_prose.txt"], None, tmp_path / "b.svg")
 
 
+def test_settings_may_be_text_and_shares(tmp_path):
+    log = _write(tmp_path / "a.jsonl", "".join(_row(s, 2.0 * s + (900 if s > 50 else 0)) for s in range(10, 101, 10)))
+    record = diagnose.diagnose([log], {"max_steps": "200", "save_steps": 0.25, "eval_steps": None})
+    assert (record["verdict"], record["at_steps"], record["max_steps"]) == ("stalled", [50], 200)
+
+
+# --- phases ---
+
+
+def _frames(*names: str):
+    pairs = [name.split() for name in names]
+    return [tracebacks.Frame(file=f"/opt/venv/site-packages/{f}", line_number=1, function=n) for f, n in pairs]
+
+
+TRAIN = ("transformers/trainer.py train", "transformers/trainer.py training_step")
+LOSS = (*TRAIN, "transformers/trainer.py compute_loss")
+BACKWARD = (*TRAIN, "accelerate/accelerator.py backward")
+STACKS = [
+    ("load", "transformers/modeling_utils.py from_pretrained", "torch/nn/modules/module.py _apply"),
+    ("load", "deepspeed/runtime/engine.py load_checkpoint", "torch/serialization.py load"),
+    ("init", "accelerate/accelerator.py prepare", "deepspeed/runtime/engine.py _configure_optimizer"),
+    (
+        "init",
+        "deepspeed/__init__.py initialize",
+        "deepspeed/z/stage3.py initialize_optimizer_states",
+        "torch/optim/a.py step",
+    ),
+    ("forward", *LOSS, "transformers/models/llama/modeling_llama.py forward"),
+    ("forward", *TRAIN, "trl/trainer/grpo_trainer.py _generate", "transformers/g/utils.py generate", "m.py forward"),
+    ("loss", *LOSS, "transformers/loss/loss_utils.py ForCausalLMLoss", "torch/nn/functional.py cross_entropy"),
+    ("loss", *LOSS, "trl/trainer/utils.py selective_log_softmax"),
+    ("backward", *BACKWARD, "torch/autograd/graph.py _engine_run_backward"),
+    ("backward", *TRAIN, "torch/_tensor.py backward", "torch/utils/checkpoint.py unpack_hook", "m.py forward"),
+    ("step", *BACKWARD, "deepspeed/runtime/engine.py step", "deepspeed/runtime/zero/stage3.py step"),
+    ("step", "transformers/trainer.py train", "torch/optim/adamw.py _init_group"),
+    ("eval", "transformers/trainer.py evaluate", "transformers/trainer.py prediction_step", "m.py forward"),
+    ("save", "transformers/trainer.py _save_checkpoint", "deepspeed/e.py _zero3_consolidated_16bit_state_dict"),
+    (None, "torch/utils/data/dataloader.py __next__"),
+]
+
+
+@pytest.mark.parametrize("stack", STACKS, ids=lambda stack: f"{stack[0]}-{stack[-1].split()[1]}")
+def test_a_phase_is_told_from_function_names_alone(stack):
+    phase, *names = stack
+    assert tracebacks.phase_of(_frames(*names)) == phase
+
+
+def test_a_kill_after_a_ranks_own_timeout_is_part_of_the_shutdown(tmp_path):
+    text = (LOGS / "nccl_one_rank_only.log").read_text() + "rank 2 (pid 7) ended with exit code -9\n"
+    assert diagnose.diagnose([_write(tmp_path / "rank2.log", text)])["verdict"] == "collective_timeout"
+
+
+def test_a_timeout_of_a_run_that_was_started_again_is_no_verdict(tmp_path):
+    again = "".join(f" {s}/900 [00:{s - 88}<2:15:24, 10.03s/it]\n" for s in range(89, 99))
+    text = (LOGS / "nccl_same_collective.log").read_text() + again
+    assert diagnose.diagnose([_write(tmp_path / "a.log", text)])["verdict"] == "healthy"
+
+
 # --- words and command ---
 
 
@@ -358,6 +416,18 @@ def test_every_verdict_has_advice_and_every_cause_of_memory_too():
     assert set(advice.WRITERS) | {"oom_gpu"} == set(VERDICTS)
     causes = {json.loads(p.read_text()).get("cause") for p in LOGS.glob("oom_*.expect.json")} - {None}
     assert causes <= set(advice_memory.BY_CAUSE)
+
+
+def test_without_a_path_it_is_course_check(monkeypatch):
+    from typer.testing import CliRunner
+
+    from course_lib import cli
+    from course_lib.doctor import environment, lines
+
+    monkeypatch.setattr(environment, "environment_lines", lambda: [lines.fail("disk", "full", "Free some")])
+    cli.load_commands()
+    result = CliRunner().invoke(cli.app, ["doctor"])
+    assert (result.exit_code, "[FAIL] disk: full" in result.output) == (1, True)
 
 
 @pytest.mark.slow

@@ -1,13 +1,14 @@
 """From lines to events, in one pass with cheap tests first: a long log is read at thousands of lines a second."""
 
 import calendar
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 from course_lib.doctor.autopsy.events import RANK_PREFIX, Event, Line, Log, Phase
-from course_lib.doctor.autopsy.rows import Row, record_in, row_in
+from course_lib.doctor.autopsy.rows import Row, number, record_in, row_in
 from course_lib.doctor.autopsy.sources import Remains, Source
 
 STAMP = re.compile(r"(\d{4})-(\d\d)-(\d\d)[ T_](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?")
@@ -76,13 +77,25 @@ def read_events(remains: Remains, settings: dict[str, Any] | None = None) -> Log
     log = Log(damaged_files=remains.damaged_files, states=remains.states, sources=remains.sources)
     for state in remains.states:
         _read_state(log, state)
-    log.settings = {**log.settings, **remains.settings, **(settings or {})}
+    log.settings = _normal({**log.settings, **remains.settings, **(settings or {})})
     log.total_steps = _whole(log.settings.get("max_steps")) or log.total_steps
     for source in remains.sources:
         _Reader(log, source).read()
     given = _whole(log.settings.get("resumed_from"))
     log.resumed_from = given if given is not None else log.resumed_from
     return log
+
+
+def _normal(settings: dict[str, Any]) -> dict[str, Any]:
+    """Numbers as numbers; HF's save_steps and eval_steps below 1 are shares of max_steps, rounded up."""
+    names = ("max_steps", "resumed_from", "save_steps", "eval_steps", "early_stopping_patience")
+    normal = {**settings, **{name: number(settings[name]) for name in names if name in settings}}
+    total = normal.get("max_steps")
+    for name in ("save_steps", "eval_steps"):
+        share = normal.get(name)
+        if share and total and 0 < share < 1:
+            normal[name] = math.ceil(share * total)
+    return normal
 
 
 def _whole(value: Any) -> int | None:
@@ -102,11 +115,11 @@ def _read_state(log: Log, state: dict[str, Any]) -> None:
         if "EarlyStopping" in name and isinstance(args, dict) and "early_stopping_patience" in args:
             log.settings.setdefault("early_stopping_patience", args["early_stopping_patience"])
             log.settings["best_metric_never_set"] = state.get("best_metric") is None
-    for number, record in enumerate(state.get("log_history") or [], start=1):
+    for position, record in enumerate(state.get("log_history") or [], start=1):
         row = row_in(record) if isinstance(record, dict) else None
         if row:
             text = str(record)[:300]
-            line = Line(source="trainer_state.json", number=number, rank=None, text=text, quoted=text)
+            line = Line(source="trainer_state.json", number=position, rank=None, text=text, quoted=text)
             log.events.append(_event_of(row, line))
 
 
@@ -136,12 +149,12 @@ class _Reader:
 
     def read(self) -> None:
         line = None
-        for number, quoted in enumerate(self.source.lines, start=1):
+        for position, quoted in enumerate(self.source.lines, start=1):
             text, rank = quoted, self.source.rank
             prefix = RANK_PREFIX.match(quoted)
             if prefix:
                 rank, text = int(prefix[1] or prefix[2] or prefix[3]), quoted[prefix.end() :]
-            line = Line(source=self.source.name, number=number, rank=rank, text=text, quoted=quoted.strip())
+            line = Line(source=self.source.name, number=position, rank=rank, text=text, quoted=quoted.strip())
             wall = _wall_seconds(text)
             self.wall = self.wall if wall is None else wall
             for event in self._events(line):
