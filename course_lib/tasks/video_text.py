@@ -93,6 +93,7 @@ def _require_length(seconds: float, annotation: Annotation) -> None:
 def load_base(directory: Path, **named: Any):
     """The base model from a directory, in bf16. Raises CourseError when it is no video-text model directory."""
     import torch
+    from safetensors import SafetensorError
     from transformers import AutoModelForImageTextToText
 
     if not (directory / "config.json").is_file():
@@ -101,7 +102,7 @@ def load_base(directory: Path, **named: Any):
         return AutoModelForImageTextToText.from_pretrained(
             directory, dtype=torch.bfloat16, use_safetensors=True, **named
         )
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise CourseError(f"cannot be loaded: {str(error).splitlines()[0][:160]}", where=str(directory)) from error
 
 

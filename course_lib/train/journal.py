@@ -13,6 +13,7 @@ import psutil
 import torch
 
 from course_lib.files import write_text
+from course_lib.train.session import use_cpu
 
 
 class Journal:
@@ -62,7 +63,8 @@ class PhaseMemory:
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
         self._process = psutil.Process()
-        self._cuda = torch.cuda.is_available()
+        # A CPU run on a machine with GPUs must not take a CUDA context, nor report an empty card.
+        self._cuda = not use_cpu()
         self.peaks: dict[str, int] = {}
 
     def mark(self, phase: str, step: int) -> None:

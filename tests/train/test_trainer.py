@@ -18,6 +18,11 @@ from course_lib.train.trainer import UNFINISHED, CourseTrainer, FirstStep, LogRo
 STEPS = 4
 
 
+@pytest.fixture(autouse=True)
+def cpu_ranks(monkeypatch):
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+
+
 def rows(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
@@ -103,6 +108,15 @@ def test_every_batch_and_every_phase_is_written_down(tmp_path):
     phases = [row["phase"] for row in rows(tmp_path / "memory_rank0.jsonl")]
     assert phases == ["init", *["forward", "backward"] * STEPS]
     assert all(row["resident_bytes"] > 0 for row in rows(tmp_path / "memory_rank0.jsonl"))
+
+
+def test_a_cpu_run_on_a_machine_with_gpus_counts_its_own_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    memory = PhaseMemory(Journal(tmp_path / "memory.jsonl"))
+    memory.mark("load", 0)
+    memory.mark("forward", 1)
+    assert [row["resident_bytes"] > 0 for row in rows(tmp_path / "memory.jsonl")] == [True, True]
+    assert memory.describe().startswith("memory by phase (resident): load ")
 
 
 def test_the_first_step_check_waits_for_the_first_rate_above_zero(tmp_path):
