@@ -33,6 +33,8 @@ class AllReduce:
     versions: tuple[dict[str, str], ...] = ()
     """Interpreter and versions of each rank."""
     problem: str = ""
+    started: bool = True
+    """Whether every rank had loaded torch; if not, the machine was too busy to try."""
 
 
 def try_all_reduce(*, gpus: int, time_limit_seconds: float) -> AllReduce:
@@ -47,7 +49,9 @@ def try_all_reduce(*, gpus: int, time_limit_seconds: float) -> AllReduce:
             answer = json.loads(out.read_text())
         except (CourseError, OSError, ValueError) as error:
             what = error.what if isinstance(error, CourseError) else str(error)
-            return AllReduce(ranks=ranks, backend=backend, problem=what)
+            ready = len(list(Path(folder).glob("ready*")))
+            slow = isinstance(error, CourseError) and what.startswith("not finished")
+            return AllReduce(ranks=ranks, backend=backend, problem=what, started=ready == ranks or not slow)
     return AllReduce(ranks=ranks, backend=backend, **{**answer, "versions": tuple(answer["versions"])})
 
 
@@ -56,6 +60,7 @@ def _rank_main(out: str, backend: str) -> None:
     import torch.distributed as dist
 
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    (Path(out).parent / f"ready{rank}").touch()
     device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
     if backend == "nccl":
         torch.cuda.set_device(device)

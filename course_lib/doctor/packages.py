@@ -10,8 +10,6 @@ from pathlib import Path
 
 from course_lib.doctor.lines import Line, fail, ok, warn
 
-MODULE_OF = {"pyyaml": "yaml", "nvidia-ml-py": "pynvml"}
-"""Packages whose module has another name."""
 INSTALL = f"{sys.executable} -m pip install -e ."
 
 
@@ -53,11 +51,11 @@ def _problem(requirement) -> Line | None:
         version = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return fail(name, f"not installed (wanted {requirement})", f"Run: {INSTALL}")
-    module = MODULE_OF.get(name.lower(), name.replace("-", "_"))
-    if importlib.util.find_spec(module) is None:
+    modules = _modules_of(name)
+    if not any(importlib.util.find_spec(module) for module in modules):
         return fail(
             name,
-            f"{version} is recorded as installed but module '{module}' is not there",
+            f"{version} is recorded as installed but its module ({', '.join(modules)}) is not there",
             f"Run: {sys.executable} -m pip install --force-reinstall --no-deps {name}",
         )
     if requirement.specifier.contains(version, prereleases=True):
@@ -71,6 +69,20 @@ def _problem(requirement) -> Line | None:
     return fail(
         name, f"{version} is outside {requirement.specifier}", f'Run: {sys.executable} -m pip install "{requirement}"'
     )
+
+
+def _modules_of(name: str) -> list[str]:
+    """Top-level modules of a distribution: of its own name, else as its metadata lists them (pillow: PIL)."""
+    own = name.lower().replace("-", "_")
+    if importlib.util.find_spec(own):
+        return [own]
+    distribution = importlib.metadata.distribution(name)
+    listed = (distribution.read_text("top_level.txt") or "").split()
+    for file in [] if listed else distribution.files or []:
+        top = file.parts[0]
+        if file.suffix in (".py", ".so") and top not in ("..", "__pycache__") and not top.endswith(".dist-info"):
+            listed.append(top.split(".")[0])
+    return sorted(set(listed)) or [own]
 
 
 def _decord_twins() -> list[Line]:

@@ -1,6 +1,6 @@
 """`course preflight RUN`: what this run needs against what this node has, in one verdict.
 
-What the plan predicts (bytes per GPU and host) is asked of `course plan`; here is what can be seen and tried.
+Bytes per GPU and host are `course plan`'s prediction, held against what is free here; the rest is seen or tried.
 """
 
 import json
@@ -42,6 +42,7 @@ def preflight_lines(config: RunConfig, base: Path) -> list[Line]:
     return [
         gpu_line(config, gpus),
         *process_lines(config, gpus),
+        *plan_lines(answers.probes.get("plan"), config, gpus, machine.host_memory()),
         environment.ram_line(machine.host_memory(), ranks=config.ranks if on_cpu else 2),
         swap_line(machine.host_memory()),
         environment.shm_line(machine.shared_memory(), ranks=config.ranks if on_cpu else 2),
@@ -79,20 +80,13 @@ def _ask(config: RunConfig, base: Path, *, gpus: int) -> _Answers:
         if (base / config.model).is_dir():
             record["model"] = str((base / config.model).resolve())
         resolved.write_text(json.dumps(record))
-        lint = "from course_lib.cli import main; main()"
+        course = [sys.executable, "-c", "from course_lib.cli import main; main()"]
         wanted = {k: v for k, v in probes.commands().items() if k != "torch"}
         # Exit code 1 is lint's finding, not its failure: the shell keeps the answer.
-        wanted["lint"] = [
-            sys.executable,
-            "-c",
-            _KEEP_ANSWER,
-            sys.executable,
-            "-c",
-            lint,
-            "lint",
-            str(resolved),
-            "--json",
-        ]
+        keep = [sys.executable, "-c", _KEEP_ANSWER]
+        wanted["lint"] = [*keep, *course, "lint", str(resolved), "--json"]
+        if config.node != "cpu":
+            wanted["plan"] = [*keep, *course, "plan", str(resolved), "--node", config.node, "--json"]
         adding = threading.Thread(
             target=lambda: setattr(answers, "sum", try_all_reduce(gpus=gpus, time_limit_seconds=limit))
         )
@@ -148,6 +142,31 @@ def process_lines(config: RunConfig, gpus: machine.Gpus) -> list[Line]:
     return [warn("GPU processes", shown, fix)]
 
 
+def plan_lines(
+    answer: probes.Answer | None, config: RunConfig, gpus: machine.Gpus, memory: machine.HostMemory
+) -> list[Line]:
+    """The plan's bytes against the least free GPU of this run, and against the host RAM available now.
+
+    `at_least_bytes` is what must fit (allocated, context, NCCL); `needed_bytes` adds blocks that can be given back.
+    """
+    if answer is None:
+        return []
+    again = f"Run: course plan {config.source} --node {config.node}"
+    if answer.timed_out or answer.problem:
+        return [warn("plan", answer.problem or "no prediction in time", again)]
+    plan = answer.record["node"]
+    shown = f"predicted {human_bytes(plan['at_least_bytes'])} to {human_bytes(plan['needed_bytes'])} per GPU"
+    free = min((gpu.free_bytes for gpu in gpus.gpus[: config.ranks]), default=plan["card_bytes"])
+    shown += f", {human_bytes(free)} free" if gpus.gpus else f", {human_bytes(free)} on {config.node}"
+    fix = "See course fit: smaller micro batch, fewer frames, offload, or a larger node"
+    judged = fail if plan["at_least_bytes"] > free else warn if plan["needed_bytes"] > free else None
+    lines = [judged("plan: GPU", shown, fix) if judged else ok("plan: GPU", shown)]
+    host = f"predicted {human_bytes(plan['host_bytes'])} for all ranks, {human_bytes(memory.available_bytes)} available"
+    if plan["host_bytes"] > memory.available_bytes:
+        return [*lines, fail("plan: host RAM", host, "Offload less, or a node with more RAM; else exit code -9")]
+    return [*lines, ok("plan: host RAM", host)]
+
+
 def swap_line(memory: machine.HostMemory) -> Line:
     if memory.swap_used_bytes > 0.05 * memory.total_bytes:
         shown = f"{human_bytes(memory.swap_used_bytes)} in use of {human_bytes(memory.swap_total_bytes)}"
@@ -189,6 +208,9 @@ def port_line() -> Line:
 
 def all_reduce_lines(result: AllReduce) -> list[Line]:
     name = f"all-reduce ({result.backend}, {result.ranks} ranks)"
+    if not result.started:
+        fix = "Run again when the machine or the disk is less busy; or skip it knowingly"
+        return [warn(name, "not tried: torch was not loaded within the time limit", fix)]
     if result.problem:
         fix = "Run with NCCL_DEBUG=INFO; try NCCL_P2P_DISABLE=1" if result.backend == "nccl" else "See `course check`"
         return [fail(name, result.problem, fix)]

@@ -35,6 +35,15 @@ def test_a_missing_package_and_a_wrong_version_are_named_and_the_rest_is_one_lin
     assert "rich>=900" in found[2].fix
 
 
+def test_every_declared_package_is_found_under_its_modules_own_name():
+    assert [line for line in packages.package_lines() if "is not there" in line.message] == []
+
+
+def test_a_package_whose_files_are_gone_fails(monkeypatch):
+    monkeypatch.setattr(packages, "_modules_of", lambda name: ["surely_not_there"])
+    assert packages.package_lines(["numpy>=1"])[0].level == "FAIL"
+
+
 def test_a_vendors_pre_release_of_an_admitted_version_is_a_warning(monkeypatch):
     monkeypatch.setattr(packages.importlib.metadata, "version", lambda name: {"torch": "2.12.0a0+6ddf.nv"}[name])
     monkeypatch.setattr(packages, "_decord_twins", list)

@@ -66,6 +66,31 @@ def test_other_processes_on_the_gpus_are_named(folder):
     assert preflight.process_lines(_config(folder, node="2xH100"), calm) == []
 
 
+def test_the_plan_is_held_against_what_is_free_now(folder):
+    config = _config(folder, node="2xH100")
+
+    def levels(free, available, at_least=40 * GIB, needed=60 * GIB, host=100 * GIB):
+        plan = {"at_least_bytes": at_least, "needed_bytes": needed, "host_bytes": host, "card_bytes": 80 * GIB}
+        found = machine.Gpus(driver="580", gpus=(_gpu(0, free=79 * GIB), _gpu(1, free=free), _gpu(2, free=GIB)))
+        ram = machine.HostMemory(
+            total_bytes=256 * GIB,
+            available_bytes=available,
+            limited_by="machine",
+            swap_used_bytes=0,
+            swap_total_bytes=0,
+        )
+        answer = probes.Answer(record={"node": plan})
+        return [line.level for line in preflight.plan_lines(answer, config, found, ram)]
+
+    assert levels(free=70 * GIB, available=200 * GIB) == ["OK", "OK"]
+    assert levels(free=50 * GIB, available=200 * GIB) == ["WARN", "OK"]
+    assert levels(free=30 * GIB, available=200 * GIB) == ["FAIL", "OK"]
+    assert levels(free=70 * GIB, available=64 * GIB) == ["OK", "FAIL"]
+    late = preflight.plan_lines(probes.Answer(record={}, timed_out=True), config, machine.Gpus(), None)
+    assert [line.level for line in late] == ["WARN"]
+    assert preflight.plan_lines(None, config, machine.Gpus(), None) == []
+
+
 def test_swap_memlock_and_open_files():
     def memory(swap):
         return machine.HostMemory(
@@ -204,8 +229,20 @@ def test_a_wrong_sum_a_failure_and_differing_ranks_fail():
     assert [line.level for line in preflight.all_reduce_lines(_sum(value=2.0, versions=same))] == ["OK"]
     assert preflight.all_reduce_lines(_sum(value=1.0, versions=same))[0].level == "FAIL"
     assert preflight.all_reduce_lines(_sum(problem="rank 1 was ended by SIGKILL"))[0].level == "FAIL"
+    assert preflight.all_reduce_lines(_sum(problem="not finished", started=False))[0].level == "WARN"
     differing = preflight.all_reduce_lines(_sum(value=2.0, versions=({"torch": "2.14"}, {"torch": "2.11"})))
     assert lines.verdict(differing) == "FAIL"
+
+
+@pytest.mark.parametrize(("ready", "started"), [(2, True), (1, False)])
+def test_a_machine_too_busy_to_load_torch_is_not_a_failed_sum(monkeypatch, ready, started):
+    def run(command, *, log_folder, **options):
+        for rank in range(ready):
+            (log_folder / f"ready{rank}").touch()
+        raise all_reduce.CourseError("not finished after 16 s; all ranks were ended")
+
+    monkeypatch.setattr(all_reduce, "run_ranks", run)
+    assert all_reduce.try_all_reduce(gpus=0, time_limit_seconds=1).started == started
 
 
 def test_ranks_that_do_not_answer_are_ended_within_the_limit(monkeypatch):
