@@ -1,4 +1,7 @@
-"""`course tokens CLIP`: what a clip costs a model, and whether a setting does anything."""
+"""`course tokens CLIP`: what a clip costs a model, and whether a setting does anything.
+
+`course tokens RUN.yaml`, the audit of all clips of a run, is in tokens_run.py.
+"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -6,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from course_lib.cli.output import JsonFlag, print_json, print_table
+from course_lib.cli.tokens_run import RUN_SUFFIXES, tokens_of_run
 from course_lib.errors import FINDING, CourseError
 
 if TYPE_CHECKING:
@@ -19,8 +23,10 @@ def register(app: typer.Typer) -> None:
 
 
 def tokens(
-    clip: Annotated[Path, typer.Argument(help="A video file.")],
-    model: Annotated[str, typer.Option(help="Public name (qwen3-vl-4b), family, or a folder with its files.")],
+    clip: Annotated[Path, typer.Argument(metavar="CLIP|RUN", help="A video file, or a run config (YAML).")],
+    model: Annotated[
+        str | None, typer.Option(help="Public name (qwen3-vl-4b), family, or a folder with its files.")
+    ] = None,
     frames: Annotated[int | None, typer.Option(help="Frames, evenly by real time.")] = None,
     fps: Annotated[float | None, typer.Option(help="Frames a second, by the model's own rule.")] = None,
     max_tokens_per_frame: Annotated[float | None, typer.Option(help="Most visual tokens for one frame.")] = None,
@@ -31,12 +37,26 @@ def tokens(
     ] = None,
     route: Annotated[str, typer.Option(help="How the knobs are passed; all: any way counts.")] = "all",
     curve: Annotated[bool, typer.Option("--curve", help="What --total-tokens buys: frames against detail.")] = False,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="RUN only: override a key, dotted.")
+    ] = None,
+    max_length: Annotated[int | None, typer.Option(help="RUN only: most tokens of a sample; else the model's.")] = None,
     json: JsonFlag = False,
 ) -> None:
-    """What a clip costs: requested → effective budget → frames → grid → tokens → timestamps.
+    """What a clip, or every sample of a run, costs: requested → effective budget → frames → grid → tokens → times.
 
-    Exit code 1 when a knob is inert, or when the clip will not cost what was asked.
+    Exit code 1 when a knob is inert, or when the clip will not cost what was asked; for a RUN also when a sample is
+    too long, a label check fails, a clip is unusable, or a rank gets no batch.
     """
+    clip_only = (frames, fps, max_tokens_per_frame, min_tokens_per_frame, total_tokens, knob)
+    if clip.suffix in RUN_SUFFIXES:
+        if any(value is not None for value in clip_only) or curve or route != "all":
+            raise CourseError("a run config says its own budget", where=str(clip), fix="Change it with --set KEY=VALUE")
+        raise typer.Exit(tokens_of_run(clip, overrides=set_ or [], model=model, max_tokens=max_length, json=json))
+    if set_ or max_length is not None:
+        raise CourseError("--set and --max-length go with a run config", where=str(clip))
+    if model is None:
+        raise CourseError("--model is missing", fix="For example --model qwen3-vl-4b")
     from course_lib.media.video import FrameReader
     from course_lib.tokens.check import check_plan
     from course_lib.tokens.families import video_model
