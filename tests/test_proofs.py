@@ -37,3 +37,13 @@ def test_video_text_holds_on_three_seeds():
         assert record["base_parse_rate"] >= 0.95
         assert record["after"] >= max(0.75, record["best_constant"] + 0.30)
         assert max(record["shuffled"], record["blank"]) <= record["best_constant"] + 0.05
+
+
+def test_the_readme_shows_what_was_measured():
+    seeds = json.loads((ROOT / "benchmarks" / "results" / "video_text.json").read_text())["seeds"]
+    readme = (ROOT / "README.md").read_text()
+    for record in seeds:
+        iou = [f"{record[name]:.2f}" for name in ("best_constant", "shuffled", "blank")]
+        row = [str(record["seed"]), f"{record['before']:.2f}", f"**{record['after']:.2f}**", *iou]
+        assert f"| {' | '.join(row)} |" in readme
+    assert f"on {seeds[0]['held_out_windows']} held-out windows" in readme
