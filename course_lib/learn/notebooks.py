@@ -121,9 +121,9 @@ def main(arguments: list[str] | None = None) -> int:
             found = findings()
             print("\n".join(found) if found else f"{len(solutions())} notebooks in step")
             return 1 if found else 0
-        from course_lib.learn.runner import run_solution
+        from course_lib.learn.runner import run_notebook
 
-        return max([0 if run_solution(path).failed_cell is None else 1 for path in solutions(chosen.numbers)])
+        return max([0 if run_notebook(path).failed_cell is None else 1 for path in solutions(chosen.numbers)])
     except CourseError as error:
         print(f"notebooks: {error.line()}", file=sys.stderr)
         return error.exit_code

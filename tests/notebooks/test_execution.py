@@ -26,7 +26,7 @@ def require_its_run(path) -> None:
 @pytest.mark.parametrize("path", notebooks.solutions(), ids=lambda path: path.name[:2])
 def test_the_solution_runs_in_time_and_every_check_passes(path):
     require_its_run(path)
-    report = runner.run_solution(path)
+    report = runner.run_notebook(path)
     assert report.failed_cell is None, f"cell {report.failed_cell}: {report.error}; see {report.executed}"
     one = lesson(path.name[:2])
     checked = {fact["exercise"]: fact["passed"] for fact in report.facts if "exercise" in fact}
@@ -36,11 +36,12 @@ def test_the_solution_runs_in_time_and_every_check_passes(path):
 
 
 @pytest.mark.timeout(400)
-def test_the_learners_copy_runs_to_its_end_with_nothing_solved_and_nothing_given_away():
-    path = notebooks.learner_path(notebooks.solutions(["00"])[0])
-    report = runner.run_solution(path, label="learner")
+@pytest.mark.parametrize("path", notebooks.solutions(), ids=lambda path: path.name[:2])
+def test_the_learners_copy_runs_to_its_end_with_nothing_solved_and_nothing_given_away(path):
+    require_its_run(path)
+    report = runner.run_notebook(notebooks.learner_path(path), label="learner")
     assert report.failed_cell is None, f"cell {report.failed_cell}: {report.error}; see {report.executed}"
-    one = lesson("00")
+    one = lesson(path.name[:2])
     checked = {fact["exercise"]: fact["passed"] for fact in report.facts if "exercise" in fact}
     assert checked == {task.name: False for task in one.exercises}
     waiting = {fact["comparison"] for fact in report.facts if fact.get("waiting")}
@@ -64,7 +65,7 @@ def run(tmp_path, monkeypatch):
     def execute(*sources: str, limit: float = 30):
         path = tmp_path / "00_try.ipynb"
         path.write_text(json.dumps(notebook_of(*sources, limit=limit)))
-        return runner.run_solution(path)
+        return runner.run_notebook(path)
 
     return execute
 
@@ -84,6 +85,12 @@ def test_the_time_limit_is_for_all_cells_together(run):
     report = run("import time; time.sleep(1.5)", "time.sleep(1.5)", "time.sleep(60)", limit=5)
     assert (report.failed_cell, report.error) == (2, "the time limit passed")
     assert report.seconds < 30
+
+
+def test_a_slow_machine_can_be_given_more_time(run, monkeypatch):
+    monkeypatch.setenv("COURSE_TIME_FACTOR", "40")
+    report = run("import time; time.sleep(2)", limit=0.5)
+    assert (report.failed_cell, report.time_limit_seconds) == (None, 20)
 
 
 def test_a_dead_kernel_is_reported(run):

@@ -123,7 +123,7 @@ def test_the_exercises_bounds_are_those_the_example_is_held_to():
 @pytest.mark.notebook
 def test_notebook_22_runs_on_a_simulated_run(runs, monkeypatch):
     monkeypatch.setenv("COURSE_RUNS", str(runs))
-    report = runner.run_solution(solutions(["22"])[0], label="simulated")
+    report = runner.run_notebook(solutions(["22"])[0], label="simulated")
     assert report.failed_cell is None, f"cell {report.failed_cell}: {report.error}; see {report.executed}"
     compared = {fact["comparison"]: fact["measured"] for fact in report.facts if "comparison" in fact}
     iou = finished_run("video_text").iou
