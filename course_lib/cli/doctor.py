@@ -19,6 +19,9 @@ Settings = Annotated[
     ),
 ]
 
+MOST_POSITIONS = 3
+"""Vocabularies shown to people; --json has them all."""
+
 FigureFile = Annotated[
     Path | None, typer.Option("--figure", metavar="FILE", help="Draw loss and seconds per step (svg, png, pdf).")
 ]
@@ -72,7 +75,10 @@ def _show(record: dict[str, Any]) -> None:
         print("\nBecause:")
     for line in record["evidence"]:
         print(f"  {line}")
+    positions = [name for name in record["numbers"] if name.startswith("positions_if_vocab_")]
     for name, value in record["numbers"].items():
+        if name in positions[MOST_POSITIONS:]:
+            continue
         print(f"  {name}: {human_bytes(value) if name.endswith('_bytes') and value > 64 else value}")
     if record["seconds_per_step"]:
         print(f"\n{record['seconds_per_step']:.3g} s per step without pauses", end="")

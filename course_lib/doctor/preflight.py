@@ -91,7 +91,7 @@ def _ask(config: RunConfig, base: Path, *, gpus: int) -> _Answers:
             target=lambda: setattr(answers, "sum", try_all_reduce(gpus=gpus, time_limit_seconds=limit))
         )
         adding.start()
-        answers.probes = probes.ask(wanted, time_limit_seconds=TIME_LIMIT_SECONDS)
+        answers.probes = probes.ask(wanted, time_limit_seconds=limit)
         adding.join()
     return answers
 

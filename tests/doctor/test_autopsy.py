@@ -357,6 +357,11 @@ def test_settings_may_be_text_and_shares(tmp_path):
     assert (record["verdict"], record["at_steps"], record["max_steps"]) == ("stalled", [50], 200)
 
 
+def test_stalls_are_put_down_to_evaluation_when_only_the_log_shows_its_period(tmp_path):
+    record = diagnose.diagnose([LOGS / "stall_at_save_and_eval.jsonl"])
+    assert (record["verdict"], record["cause"], record["at_steps"]) == ("stalled", "eval", [50, 100, 150])
+
+
 # --- phases ---
 
 

@@ -218,8 +218,14 @@ def due_steps(log: Log) -> dict[str, set[int] | int]:
             continue
         seen = {e.step for e in log.events if e.step and (e.phase == name or (name == "eval" and e.kind == "eval"))}
         if seen:
-            due[name] = seen
+            due[name] = _period_of(seen) or seen
     return due
+
+
+def _period_of(seen: set[int]) -> int | None:
+    """The period that steps follow which are all multiples of the first one, one after the other; None otherwise."""
+    first = min(seen)
+    return first if sorted(seen) == [first * n for n in range(1, len(seen) + 1)] else None
 
 
 def _due_in(due: set[int] | int, first: int, last: int) -> int | None:
