@@ -18,6 +18,9 @@ def register(app: typer.Typer) -> None:
         frames: Annotated[int | None, typer.Option(help="Frames of a clip that must fit at least.")] = None,
         tokens_per_step: Annotated[int, typer.Option(help="Visual tokens per grid step (two frames).")] = 180,
         micro_batch_size: Annotated[int, typer.Option(help="Samples per GPU.")] = 1,
+        loss: Annotated[
+            str | None, typer.Option(help="all_positions or supervised_positions (default for clips).")
+        ] = None,
         lora_r: Annotated[int, typer.Option(help="LoRA rank.")] = 16,
         lora_targets: Annotated[str | None, typer.Option(help="Comma-separated LoRA targets.")] = None,
         as_json: JsonFlag = False,
@@ -25,6 +28,7 @@ def register(app: typer.Typer) -> None:
         """Find the cheapest setting that fits, the most frames or tokens it allows, and why others fail."""
         from course_lib.errors import CourseError
         from course_lib.hardware import find_node
+        from course_lib.memory.case import LOSSES
         from course_lib.memory.fit import fit
         from course_lib.memory.requests import ModelRequest, request_for_run
 
@@ -33,6 +37,9 @@ def register(app: typer.Typer) -> None:
                 raise CourseError(f"{name} must be above zero, got {value}")
         if (frames is not None and frames < 1) or tokens_per_step < 1:
             raise CourseError("--frames and --tokens-per-step must be above zero")
+        if loss not in (None, *LOSSES):
+            raise CourseError(f"unknown loss '{loss}'", fix="One of: " + ", ".join(LOSSES))
+        chosen_loss = loss or ("supervised_positions" if frames else "all_positions")
         if source.endswith((".yaml", ".yml")):
             request, frames = request_for_run(source, frames=frames)
         else:
@@ -42,6 +49,7 @@ def register(app: typer.Typer) -> None:
                 lora_targets=tuple(t for t in (lora_targets or "").split(",") if t),
                 sequence_length=sequence_length,
                 micro_batch_size=micro_batch_size,
+                loss=chosen_loss,
             )
         answer = fit(request, find_node(node), frames=frames, tokens_per_step=tokens_per_step)
         if as_json:

@@ -22,6 +22,7 @@ from typing import Any
 from course_lib.errors import CourseError
 from course_lib.memory.case import MemoryCase, case_from
 from course_lib.memory.inputs import make_batch
+from course_lib.memory.trace.step import forward_pass
 from course_lib.shapes.build import build_model, model_class
 from course_lib.shapes.config import load_config
 from course_lib.shapes.lora import attach_lora
@@ -101,10 +102,6 @@ def _load(case: MemoryCase, device: str) -> tuple[Any, Any, Any]:
     else:
         model = build_model(config, dtype=case.dtype, attention=case.attention, device=device)
     model.config.use_cache = False
-    if case.loss == "supervised_positions":
-        from course_lib.models.supervised_loss import use_supervised_positions
-
-        use_supervised_positions(model)
     if case.lora is not None:
         model = attach_lora(model, case.lora)
     if case.gradient_checkpointing:
@@ -120,8 +117,7 @@ def _step(engine: Any, batch: dict[str, Any], case: MemoryCase) -> dict[str, Any
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     started = time.perf_counter()
-    output = engine(**batch, use_cache=False)
-    loss = output.loss
+    loss, output = forward_pass(engine, batch, case)
     kept = output if case.outputs_kept else None
     del output
     torch.cuda.synchronize()

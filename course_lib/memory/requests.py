@@ -130,6 +130,7 @@ def request_for_run(path: str | Path, *, frames: int | None = None) -> tuple[Mod
         lora_targets=tuple(run.lora.targets),
         lora_r=run.lora.r,
         micro_batch_size=run.train.micro_batch_size,
+        loss=run.train.loss,
     )
     return request, frames or (None if run.task == "text" else run.budget.frames)
 

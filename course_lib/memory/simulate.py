@@ -173,6 +173,8 @@ class _Replay:
         self._engine.step()
         if self._coordinator:
             self._coordinator.end_optimizer_step()
+        # The phase ends here, with the step's output still alive.
+        timeline.end()
         self._left = list(live.values())
         return tuple(phases)
 

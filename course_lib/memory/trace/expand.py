@@ -36,7 +36,10 @@ def cut(events: list[tuple]) -> list[Segment]:
     text_ended = 0
     for event in events:
         if event[0] != MARK or not isinstance(event[1], Boundary):
-            segments[-1].events.append(event)
+            segment = segments[-1]
+            leaving = event[0] == FREE and segment.stage is None and not segment.events and len(segments) > 1
+            # What a block's caller drops right after it belongs to the block, for the last one too.
+            (segments[-2] if leaving else segment).events.append(event)
             continue
         mark = event[1]
         if mark.stage in ("F", "B"):

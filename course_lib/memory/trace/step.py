@@ -90,8 +90,7 @@ def trace_step(shape: ModelShape, case: MemoryCase, *, memory_efficient_linear: 
             cuda_kernels(memory_efficient_linear=memory_efficient_linear, quantized=_quantized(shape, case))
         )
         stack.enter_context(recorder)
-        output = model(**batch, use_cache=False)
-        loss = output.loss
+        loss, output = forward_pass(model, batch, case, at_logits=lambda: recorder.mark(LOSS_BEGINS))
         held = [recorder.slot_of(t) for t in output.values() if isinstance(t, torch.Tensor)]
         kept = frozenset(slot for slot in held if slot is not None)
         if not case.outputs_kept:
@@ -113,6 +112,21 @@ def trace_step(shape: ModelShape, case: MemoryCase, *, memory_efficient_linear: 
     )
 
 
+def forward_pass(model: Any, batch: dict[str, Any], case: MemoryCase, *, at_logits: Any = None) -> tuple[Any, Any]:
+    """Loss and output of one batch, as the case computes them; `at_logits` is called when the logits are done."""
+    if case.loss != "supervised_positions":
+        output = model(**batch, use_cache=False)
+        return output.loss, output
+    from course_lib.models.supervised_loss import supervised_loss
+
+    hook = model.register_forward_hook(lambda *_: at_logits()) if at_logits else None
+    try:
+        return supervised_loss(model, {**batch, "use_cache": False})
+    finally:
+        if hook is not None:
+            hook.remove()
+
+
 def trace_evaluation(shape: ModelShape, case: MemoryCase) -> StepTrace:
     """The forward of an evaluation batch (same size, labels given, no gradients) of the short model."""
     model = shape.short
@@ -127,7 +141,7 @@ def trace_evaluation(shape: ModelShape, case: MemoryCase) -> StepTrace:
         stack.enter_context(cuda_kernels(memory_efficient_linear=False, quantized=_quantized(shape, case)))
         stack.enter_context(torch.no_grad())
         stack.enter_context(recorder)
-        output = model(**batch, use_cache=False)
+        output = forward_pass(model, batch, case)
         recorder.mark(FORWARD_ENDS)
         events = list(recorder.events)
         del output
@@ -158,10 +172,6 @@ def _prepare(model: torch.nn.Module, case: MemoryCase) -> None:
             warnings.simplefilter("ignore")
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
             model.enable_input_require_grads()
-    if case.loss == "supervised_positions":
-        from course_lib.models.supervised_loss import use_supervised_positions
-
-        use_supervised_positions(model)
     model.train()
 
 
