@@ -76,10 +76,13 @@ class Clip:
         self.seconds = self.ticks * self.base - start_seconds
         gap = int(durations[order[-1]]) or (int(self.ticks[-1] - self.ticks[-2]) if len(ticks) > 1 else 0)
         self.end_seconds = float(self.seconds[-1] + gap * self.base)
-        self._refuse_truncated(file_end_seconds - start_seconds)
+        self._refuse_truncated(file_end_seconds)
 
     def _refuse_truncated(self, file_end_seconds: float) -> None:
-        """A header that promises more than all streams hold: the rest of the file was never written or copied."""
+        """A header that promises more than all streams hold: the rest of the file was never written or copied.
+
+        `file_end_seconds` counts from zero of the clock: Matroska's duration does so too where a clip starts late.
+        """
         promised_seconds, held = (self.container.duration or 0) / 1_000_000, len(self.ticks)
         gap_seconds = self.end_seconds / held
         missing_seconds = promised_seconds - max(file_end_seconds, self.end_seconds)

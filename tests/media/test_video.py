@@ -89,9 +89,14 @@ def test_variable_rate_is_placed_by_time_not_by_average(reader, tmp_path):
     assert nearest_indices(info.timestamps_seconds, [0.0, 0.75, 0.76, 2.0, 99.0]).tolist() == [0, 3, 4, 6, 6]
 
 
-def test_a_transport_stream_counts_from_the_start_of_the_file(reader, tmp_path):
-    info = reader.info(write_clip(tmp_path / "t.ts"))
-    assert info.timestamps_seconds[0] == 0.0
+@pytest.mark.parametrize("name", ["t.ts", "t.mkv"])
+def test_time_counts_from_the_start_of_the_file_not_of_its_clock(reader, tmp_path, name):
+    late = [42 + number for number in range(12)]
+    path = write_clip(tmp_path / name, frames=12, times=late, time_base=Fraction(1, 30))
+    info = reader.info(path)
+    np.testing.assert_allclose(info.timestamps_seconds, np.arange(12) / 30, atol=2e-3)
+    assert info.duration_seconds == pytest.approx(0.4, abs=0.01)
+    _assert_frames_are(reader.frames(path, [0, 7, 11]), [0, 7, 11])
 
 
 @pytest.mark.parametrize(
