@@ -60,6 +60,8 @@ class Log:
     last_lines: dict[str, Line] = field(default_factory=dict)
     total_steps: int | None = None
     resumed_from: int | None = None
+    ranks: set[int] = field(default_factory=set)
+    """Every rank that any line or file names as its own."""
     _steps: dict[str, tuple[list[int], list[int]]] = field(default_factory=dict)
 
     def training_steps(self, source: str) -> tuple[list[int], list[int]]:

@@ -154,6 +154,8 @@ class _Reader:
             prefix = RANK_PREFIX.match(quoted)
             if prefix:
                 rank, text = int(prefix[1] or prefix[2] or prefix[3]), quoted[prefix.end() :]
+            if rank is not None:
+                self.log.ranks.add(rank)
             line = Line(source=self.source.name, number=position, rank=rank, text=text, quoted=quoted.strip())
             wall = _wall_seconds(text)
             self.wall = self.wall if wall is None else wall
