@@ -10,7 +10,8 @@ from course_lib.doctor.autopsy.rows import number
 from course_lib.doctor.autopsy.tracebacks import frames_before, phase_of
 
 SHM = re.compile(
-    r"/dev/shm|insufficient shared memory|out of shared memory|shared memory (?:segment|object|limit)|"
+    # torch names its shared-memory files </torch_PID_N>.
+    r"/dev/shm|</torch_\d+|insufficient shared memory|out of shared memory|shared memory (?:segment|object|limit)|"
     r"unable to (?:open|mmap|allocate) shared memory|Unexpected bus error|killed by signal: Bus error",
     re.I,
 )
@@ -239,10 +240,7 @@ def _from_peers(log: Log) -> Finding:
     """Peers lost a connection: the rank that does not complain is the one that went."""
     lines = [line for line in log.notable if PEER_GONE.search(line.text)]
     complaining = {line.rank for line in lines if line.rank is not None}
-    known = {s.rank for s in log.sources if s.rank is not None} | {
-        e.line.rank for e in log.events if e.line.rank is not None
-    }
-    silent = sorted(known - complaining - {None})
+    silent = sorted(log.ranks - complaining)
     step = last_step_before(log, lines[0])
     return Finding(
         verdict="rank_died",
