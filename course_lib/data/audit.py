@@ -16,6 +16,7 @@ from course_lib.data.windows import Window
 from course_lib.errors import CourseError
 from course_lib.media.video import VideoInfo, nearest_indices
 from course_lib.tokens.families import VideoModel, video_model
+from course_lib.tokens.fetch_video import FLOOR_MARGIN
 from course_lib.tokens.grids import video_grid
 from course_lib.tokens.plan import Budget, plan_frames
 from course_lib.tokens.text import pieces
@@ -45,7 +46,8 @@ class SampleAudit:
     grid: tuple[int, int, int]
     tokens_per_step: int
     limited_by: str
-    """What decided the size: "own size", "max_tokens_per_frame" or "min_tokens_per_frame"."""
+    """What decided the size: "own size", "max_tokens_per_frame", "min_tokens_per_frame", or "longest_edge" where
+    the cap did not reach the processor."""
     effective_cap: float
     """Visual tokens per frame that the processor allows, floors and shares included."""
     visual_tokens: int
@@ -142,6 +144,8 @@ class SampleAuditor:
                 limit = "own size"
             elif effective == grid(loose) or _floor_wins(effective_cap(self.model, frames), self.budget):
                 limit = "min_tokens_per_frame"
+            elif effective_cap(self.model, frames) > self.budget.max_tokens_per_frame + 0.5:
+                limit = "longest_edge"
             else:
                 limit = "max_tokens_per_frame"
             self._sizes[key] = limit
@@ -248,8 +252,9 @@ def budget_findings(sample: SampleAudit, asked: BudgetSection) -> list[str]:
 
 
 def _floor_wins(cap: float, asked: BudgetSection) -> bool:
-    # Whole tokens: 1.05 × a floor of 1 allows no second one.
-    return int(cap) > asked.max_tokens_per_frame
+    """Whether the cap that holds is the margin over the floor, and that allows a token more than was asked."""
+    floor = FLOOR_MARGIN * asked.min_tokens_per_frame
+    return int(floor) > asked.max_tokens_per_frame and cap <= floor
 
 
 @dataclass(frozen=True, kw_only=True)
