@@ -6,6 +6,7 @@ Not here: what could be better about a config that it does take (`course lint`).
 from __future__ import annotations
 
 import copy
+import logging
 from typing import Any
 
 from course_lib.config.installed import ask_deepspeed
@@ -20,17 +21,29 @@ def check_ds_config(ds_config: dict[str, Any], *, world_size: int) -> None:
     config = _without_auto(copy.deepcopy(ds_config))
     if not any(key.startswith("train_") for key in config):
         config["train_micro_batch_size_per_gpu"] = 1
+    # DeepSpeed warns about the missing GPU while it is imported; that is no news here.
+    logging.disable(logging.WARNING)
     try:
         verdict = ask_deepspeed(config, world_size=world_size)
     except ImportError:
         return
+    finally:
+        logging.disable(logging.NOTSET)
     if verdict.error is not None:
-        said = " ".join(str(verdict.error).split())
         raise CourseError(
-            f"DeepSpeed refuses this ds_config: {said[:220]}",
+            f"DeepSpeed refuses this ds_config: {_says(verdict.error)}",
             where="ds_config",
             fix="course lint says which key and why",
         )
+
+
+def _says(error: Exception) -> str:
+    """The first complaint of a pydantic error with its key, or the first 220 characters of another."""
+    details = getattr(error, "errors", None)
+    if callable(details):
+        first = details()[0]
+        return f"{'.'.join(map(str, first['loc'])) or 'the whole'}: {first['msg']}"
+    return " ".join(str(error).split())[:220]
 
 
 def _without_auto(value: Any) -> Any:
