@@ -7,6 +7,7 @@ apart by the same variables. Not here: what a rank does.
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -17,7 +18,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from course_lib.errors import FINDING, CourseError
+from course_lib.units import human_bytes
 
+FULL_DISK_BYTES = 1 << 20
+"""With less than this free, a rank that failed is taken to have failed for want of space."""
 LAST_WORDS_SECONDS = 5.0
 """After one rank has failed, the others get so long to write what they saw before they are ended."""
 
@@ -142,13 +146,17 @@ def _too_slow(limit_seconds: float, ranks: int, log_folder: Path) -> CourseError
 
 
 def _rank_died(rank: int, code: int, log_folder: Path) -> CourseError:
+    log = log_folder / f"rank{rank}.log"
     how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-    last = last_line(log_folder / f"rank{rank}.log")
-    return CourseError(
-        f"rank {rank} {how}; the other ranks were ended too. Its last line: {last!r}",
-        fix=f"See {log_folder / f'rank{rank}.log'}",
-        exit_code=FINDING,
-    )
+    what, fix = f"rank {rank} {how}; the other ranks were ended too. Its last line: {last_line(log)!r}", f"See {log}"
+    free_bytes = shutil.disk_usage(log_folder).free
+    if free_bytes < FULL_DISK_BYTES:
+        # The rank's own last words did not fit on the disk either.
+        what = f"rank {rank} {how}: the disk is full ({human_bytes(free_bytes)} left)"
+        return CourseError(what, where=str(log_folder), fix="Free space, then go on with --resume", exit_code=FINDING)
+    if code == -signal.SIGKILL:
+        fix += ". If nobody killed it, the machine ran out of memory"
+    return CourseError(what, fix=fix, exit_code=FINDING)
 
 
 def last_line(log: Path) -> str:

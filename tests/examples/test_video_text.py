@@ -192,3 +192,22 @@ def test_a_killed_run_ends_at_once_and_goes_on_with_the_same_losses(tmp_path):
     assert found.keys() == expected.keys()
     for step in expected:
         assert found[step] == pytest.approx(expected[step], abs=2e-3), f"step {step}"
+
+
+@pytest.mark.ranks
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
+def test_a_full_disk_is_named_and_leaves_no_checkpoint_that_is_not_whole(tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=900k", "tmpfs", str(disk)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("this container may not mount")
+    try:
+        done = train(disk / "run", *SHORT, "train.max_steps=4", "train.save_steps=2", flags=("--no-proof",))
+        left = sorted(path.name for path in (disk / "run").glob("checkpoint-*"))
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "the disk is full" in done.stderr
+    assert left == []
