@@ -139,6 +139,24 @@ def test_checkpoints_are_whole_and_no_more_than_asked(folder):
         assert (folder / name / "adapter_model.safetensors").stat().st_size > 100_000
 
 
+def test_the_demo_shows_a_finished_run_again_and_says_what_is_next(folder):
+    done = subprocess.run([sys.executable, "-m", "course_lib.tasks.demo", str(folder)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "has already run" in done.stdout
+    assert "Not reached" not in done.stdout
+    assert done.stdout.rstrip().endswith("next: make lab")
+
+
+def test_the_launcher_gives_a_verdict_on_this_machine_and_starts_nothing(tmp_path):
+    launcher = ROOT / "examples" / "video_text" / "run_cpu.sh"
+    environment = os.environ | {"OUT": str(tmp_path / "a run")}
+    done = subprocess.run([launcher, "--dry-run"], capture_output=True, text=True, env=environment, timeout=120)
+    assert done.returncode == 0, done.stdout[-1500:] + done.stderr[-500:]
+    assert "1.0 + 1.0 = 2.0" in done.stdout
+    assert done.stdout.rstrip().endswith("Dry run: nothing was started.")
+    assert not (tmp_path / "a run").exists()
+
+
 @pytest.mark.ranks
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_other_numbers_of_ranks_run_the_same_path(tmp_path, ranks):
