@@ -152,6 +152,27 @@ def test_the_launchers_file_and_the_ranks_own_file_are_read_together(tmp_path):
     assert (record["verdict"], record["phase"], record["ranks"]) == ("oom_host", "load", [1])
 
 
+@pytest.mark.parametrize(
+    ("said", "verdict"),
+    [
+        ("course train: out: rank 0 was ended by SIGBUS: the disk is full (0 B left). Free space", "disk_full"),
+        (
+            "course train: rank 1 was ended by SIGBUS; the other ranks were ended too. Its last line: 'x'",
+            "shm_too_small",
+        ),
+        ("course train: rank 1 was ended by SIGSEGV; the other ranks were ended too. Its last line: 'x'", "rank_died"),
+        (
+            "course train: rank 1 ended with exit code 1; the other ranks were ended too. Its last line: 'x'",
+            "rank_died",
+        ),
+    ],
+)
+def test_what_our_starter_says_of_a_dead_rank_is_read(tmp_path, said, verdict):
+    _write(tmp_path / "train_log.jsonl", "".join(_row(s, 2.0 * s) for s in range(10, 31, 10)))
+    _write(tmp_path / "run.log", said + "\n")
+    assert diagnose.diagnose([tmp_path])["verdict"] == verdict
+
+
 def test_collectives_are_compared_across_files(tmp_path):
     for rank, (number, size) in enumerate([(12, 4096), (13, 1)]):
         work = f"WorkNCCL(SeqNum={number}, OpType=ALLREDUCE, NumelIn={size}, NumelOut={size}, Timeout(ms)=60000)"

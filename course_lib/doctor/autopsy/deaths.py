@@ -62,7 +62,8 @@ PEER_GONE = re.compile(
 def detect_shm(log: Log) -> Finding | None:
     lines = [i for i in log.notable if SHM.search(i.text) and SHM_FAULT.search(i.text) and not went_on_after(log, i)]
     end = first_exit(log)
-    if not lines and not (end and end.code == -7):
+    if not lines and (not end or end.code != -7 or any(DISK.search(line.text) for line in log.notable)):
+        # A full disk under a mapped file is a bus error too, and then somebody says so.
         return None
     where = lines[0] if lines else end.line
     evidence = [quote(line) for line in lines[:3]] + ([quote(end.line)] if end else [])

@@ -67,7 +67,7 @@ NOTABLE = re.compile(
     r"shared memory|/dev/shm|reset by peer|closed by peer|mismatch|file \"|\.py:\d+ in |return code|sigterm|"
     r"sigkill|oom|interrupt|cannot allocate|can't allocate|overflow|loss scale|unexpected eof|torch\.size\(\[0\]\)|"
     r"ranks? \d|invalid load key|failed|quota|response key|preempt|time limit|cancelled|stall|supervised|"
-    r"virtual memory|straggler|slowest|slow rank|lagging|header|missing|low on memory|capac",
+    r"virtual memory|disk is full|ended by sig|straggler|slowest|slow rank|lagging|header|missing|low on memory|capac",
     re.IGNORECASE,
 )
 
