@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from course_lib.config.run_config import RunConfig, load_run_config
 from course_lib.errors import FINDING, CourseError
 from course_lib.files import write_json
@@ -170,7 +172,7 @@ def _settings(config: RunConfig, resume: bool) -> dict[str, Any]:
         "save_total_limit": config.train.save_total_limit,
         "eval_steps": None,
         "resumed_from": step_of(found[-1]) if found else None,
-        "started_by": os.path.basename(sys.argv[0]),
+        "host_total_bytes": psutil.virtual_memory().total,
     }
 
 

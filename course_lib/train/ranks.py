@@ -45,9 +45,9 @@ def rank_environment(rank: int, *, ranks: int, port: int, cpu: bool = True) -> d
     if cpu:
         # More threads than cores make two ranks many times slower.
         ours |= {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": max(1, (os.cpu_count() or 1) // ranks)}
-    # ninja comes with this environment, which need not be on PATH. Last, because another ninja's version
-    # than the one that compiled the operators would compile them again.
-    path = os.pathsep.join([os.environ.get("PATH", ""), str(Path(sys.executable).parent)])
+    # ninja comes with this environment, and must be the same one whether the environment is activated or not:
+    # another version than the one that compiled the operators would compile them again.
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     return {**os.environ, **{key: str(value) for key, value in ours.items()}, "PATH": path}
 
 
