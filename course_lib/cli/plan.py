@@ -47,7 +47,7 @@ def register(app: typer.Typer) -> None:
                 stage=stage,
                 sequence_length=sequence_length,
                 micro_batch_size=micro_batch_size,
-                ranks=ranks or (where.gpus if where else 1),
+                ranks=ranks if ranks is not None else (where.gpus if where else 1),
             )
             request, measured = case_for_model(wanted), None
         raise typer.Exit(_answer(request, measured, where, as_json=as_json))

@@ -115,7 +115,7 @@ def case_for_run(path: Path, *, ranks: int | None = None) -> MemoryCase:
             "loss": run.train.loss,
             "supervised_tokens": ANSWER_TOKENS if supervised else None,
             "ds_config": read_json(run.ds_config),
-            "world_size": ranks or run.ranks,
+            "world_size": run.ranks if ranks is None else ranks,
             "load": "materialised",
         },
         where=str(path),
