@@ -5,6 +5,7 @@ import platform
 from pathlib import Path
 from typing import Any
 
+from course_lib.errors import CourseError
 from course_lib.files import read_json, write_json
 from course_lib.train.provenance import environment_record, files_hash
 
@@ -23,8 +24,16 @@ def covered_hash(patterns: list[str]) -> str:
     return files_hash(files, ROOT)
 
 
-def write_record(name: str, *, covers: list[str], command: str, results: dict[str, Any]) -> Path:
-    """Write benchmarks/results/NAME.json."""
+def write_record(name: str, *, covers: list[str], code: str, command: str, results: dict[str, Any]) -> Path:
+    """Write benchmarks/results/NAME.json.
+
+    Args:
+        covers: globs of the files that the results depend on. code: their covered_hash when the proof began.
+
+    Raises CourseError when one of them changed while the proof ran.
+    """
+    if covered_hash(covers) != code:
+        raise CourseError("code that this proof covers changed while it ran", where=name, fix="Run `make prove` again")
     environment = environment_record()
     path = RESULTS / f"{name}.json"
     write_json(
@@ -36,7 +45,7 @@ def write_record(name: str, *, covers: list[str], command: str, results: dict[st
             "python": environment["python"],
             "versions": environment["versions"],
             "covers": covers,
-            "covered_sha256": covered_hash(covers),
+            "covered_sha256": code,
             **results,
         },
     )

@@ -62,7 +62,7 @@ def run_seed(seed: int, code: str) -> dict:
 def main() -> None:
     code = covered_hash(COVERS)
     seeds = [run_seed(seed, code) for seed in SEEDS]
-    path = write_record("video_text", covers=COVERS, command="make prove", results={"seeds": seeds})
+    path = write_record("video_text", covers=COVERS, code=code, command="make prove", results={"seeds": seeds})
     print(f"\nseed  {'  '.join(f'{name:>13}' for name in CONTROLS)}")
     for record in seeds:
         print(f"{record['seed']:4}  {'  '.join(f'{record[name]:13.3f}' for name in CONTROLS)}")

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from course_lib.errors import CourseError
+
 ROOT = Path(__file__).parents[1]
 _spec = importlib.util.spec_from_file_location("proof_record", ROOT / "benchmarks" / "proof_record.py")
 proof_record = importlib.util.module_from_spec(_spec)
@@ -23,10 +25,13 @@ def test_a_changed_file_makes_a_proof_stale(tmp_path, monkeypatch):
     monkeypatch.setattr(proof_record, "ROOT", tmp_path)
     monkeypatch.setattr(proof_record, "RESULTS", tmp_path)
     (tmp_path / "code.py").write_text("x = 1\n")
-    path = proof_record.write_record("proof", covers=["*.py"], command="make prove", results={})
+    code = proof_record.covered_hash(["*.py"])
+    path = proof_record.write_record("proof", covers=["*.py"], code=code, command="make prove", results={})
     assert not proof_record.is_stale(path)
     (tmp_path / "code.py").write_text("x = 2\n")
     assert proof_record.is_stale(path)
+    with pytest.raises(CourseError, match="changed while it ran"):
+        proof_record.write_record("proof", covers=["*.py"], code=code, command="make prove", results={})
 
 
 def test_video_text_holds_on_three_seeds():

@@ -44,7 +44,16 @@ def parse_overrides(pairs: list[str]) -> dict[str, Any]:
         if not equals or not key:
             raise CourseError(f"--set '{pair}' is not KEY=VALUE", fix="For example --set train.max_steps=3")
         try:
-            overrides[key] = yaml.safe_load(value)
+            overrides[key] = _from_here(key, yaml.safe_load(value))
         except yaml.YAMLError as error:
             raise CourseError(f"--set '{pair}': the value is not valid YAML", fix="Quote it") from error
     return overrides
+
+
+PATH_KEYS = ("output", "ds_config", "data.train", "data.held_out")
+
+
+def _from_here(key: str, value: Any) -> Any:
+    """A path typed on the command line counts from where the person stands; in the file, from the file."""
+    is_path = key in PATH_KEYS or (key == "model" and isinstance(value, str) and Path(value).is_dir())
+    return str(Path(value).absolute()) if is_path and isinstance(value, str) else value

@@ -1,8 +1,8 @@
 """One file per task: how data, processor, model, loss and metrics are put together.
 
 A task module offers `check(config)` (everything that can be refused before a rank starts; returns the data files that
-are left out), `train_rank(config, resume=…)` (what each rank does) and `prove(config)` (what a fresh process does with the result). A new task is one
-more line in TASKS.
+are left out), `train_rank(config, resume=…)` (what each rank does) and `prove(config)` (what a fresh process does with
+the result). A new task is one more line in TASKS.
 """
 
 import importlib

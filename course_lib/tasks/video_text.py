@@ -170,6 +170,10 @@ def _gpu_name() -> str:
     return torch.cuda.get_device_name()
 
 
+def _sampler(config: RunConfig, ranks: int) -> SamplerSettings:
+    return SamplerSettings(batch_size=config.train.micro_batch_size, ranks=ranks)
+
+
 def _training_set(config: RunConfig, session: Session, processor: Any) -> GroundingDataset:
     windows = read_windows(config, "train")
     session.say(windows.counts.describe())
@@ -179,7 +183,7 @@ def _training_set(config: RunConfig, session: Session, processor: Any) -> Ground
         chosen = chosen[:1] * count
         session.say(f"smoke: one window repeated {count} times; it proves the path and teaches nothing")
     dataset = GroundingDataset(chosen, processor, config.budget)
-    settings = SamplerSettings(batch_size=config.train.micro_batch_size, ranks=session.ranks)
+    settings = _sampler(config, session.ranks)
     coverage = cover(len(chosen), settings, trainer_epoch_order(len(chosen), config.train.seed, 0))
     require_every_rank_has_a_batch(coverage)
     session.say(coverage.describe())
@@ -251,7 +255,9 @@ def check(config: RunConfig) -> list[dict[str, str]]:
         )
     load_processor(directory, config.budget)
     left_out = bad_clips(config, "train")
-    read_windows(config, "train")
+    samples = len(read_windows(config, "train").windows)
+    if not config.train.smoke:
+        require_every_rank_has_a_batch(cover(samples, _sampler(config, config.ranks)))
     if config.data.held_out is not None:
         left_out += bad_clips(config, "held_out")
         read_windows(config, "held_out")

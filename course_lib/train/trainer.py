@@ -45,7 +45,9 @@ class CourseTrainer(Trainer):
         self.video_token_id, self.frames_per_step = video_token_id, frames_per_step
         self.first_step: FirstStepCheck | None = None
         self.updates_done = 0
-        """Optimizer updates so far with a learning rate above zero; a resumed run counts the earlier ones."""
+        """Optimizer updates so far with a learning rate above zero, as far as this process knows."""
+        self.first_update_unknown = False
+        """Resumed after one step, whose learning rate may have been the 0 of a warm-up."""
         self.steps_before = 0
         """Steps that the checkpoint had when this process began."""
 
@@ -70,9 +72,10 @@ class CourseTrainer(Trainer):
         loss = super().training_step(model, inputs, num_items_in_batch)
         self.memory.mark("backward and step" if self.is_deepspeed_enabled else "backward", self.state.global_step)
         if self.accelerator.sync_gradients:
-            if self.first_step and not self.first_step.finished:
+            if self.first_step and not self.first_step.finished and not self.first_update_unknown:
                 self.first_step.after_backward(self.updates_done)
             self.updates_done += rate > 0
+            self.first_update_unknown = self.first_update_unknown and not self.updates_done
         return loss
 
     def _write_batch(self, inputs: dict[str, Any], indices: torch.Tensor | None) -> None:
@@ -136,7 +139,10 @@ class FirstStep(TrainerCallback):
         self.trainer, self.say = trainer, say
 
     def on_train_begin(self, args, state, control, model=None, **_):
-        # A resumed run's lora_B has moved: only the second half of the check applies.
-        self.trainer.updates_done = self.trainer.steps_before = state.global_step
+        # A resumed run's lora_B has moved: only the second half of the check applies. After a single step it may
+        # not have (a warm-up begins at 0): then the check waits for an update of this process.
+        self.trainer.steps_before = state.global_step
+        self.trainer.first_update_unknown = state.global_step == 1
+        self.trainer.updates_done = 0 if state.global_step == 1 else state.global_step
         self.trainer.first_step = FirstStepCheck(model, self.say)
         self.trainer.memory.mark("init", state.global_step)

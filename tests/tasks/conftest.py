@@ -20,6 +20,7 @@ class SmallRun:
         values["ds_config"] = str(example / values["ds_config"])
         values["data"] |= {"train": "train.jsonl", "held_out": "held_out.jsonl"}
         values["output"] = "out"
+        values["train"]["micro_batch_size"] = 2  # two clips have six windows with an event: enough for two ranks
         self.values = copy.deepcopy(values)
         self.annotations = {
             name: [

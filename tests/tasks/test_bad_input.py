@@ -101,6 +101,13 @@ def model_directory_that_is_not_there(run):
     run.values["model"] = "./nowhere"
 
 
+@case(1, "rank 1")
+def one_sample_for_two_ranks(run):
+    run.annotations["train"] = run.annotations["train"][:1]
+    run.values["data"]["stride_seconds"] = 60
+    run.values["train"]["micro_batch_size"] = 1
+
+
 @case(2, "run.yaml: cannot be read (No such file or directory)")
 def no_such_run_config(run):
     run.write = lambda: run.folder / "run.yaml"
