@@ -2,14 +2,16 @@
 benchmarks/results/audit_speed.json.
 
 Run: python benchmarks/tokens/audit_speed.py. Every figure is given twice: by the clock of this machine as busy as it
-was, and by processor time, from which "two idle cores" is derived (and labelled so).
+was, and by processor time, from which the figures called derived are computed: the start of the readers left out.
 """
 
 import importlib.metadata
 import os
 import platform
 import resource
+import shutil
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +26,8 @@ from course_lib.files import write_json
 
 ROOT = Path(__file__).parents[2]
 ROUNDS = 3
+COPIES = 6
+"""Each clip is there so many times: the readers' start is paid once for all clips, as in a real data set."""
 BUILT = 12
 """Samples that are decoded and built for the ratio."""
 
@@ -57,8 +61,12 @@ def main() -> None:
     processor = load_processor(Path(config.model), config.budget)
     model = effective_model(config.model, config.budget, processor)
 
-    # The children's start is part of it: a real audit pays it once for all clips, so more clips are only faster.
-    headers = timed(len(clips), lambda: read_infos(clips))
+    with tempfile.TemporaryDirectory() as folder:
+        copies = [Path(folder) / f"{n}_{clip.name}" for n in range(COPIES) for clip in clips]
+        for copy, clip in zip(copies, clips * COPIES, strict=True):
+            shutil.copyfile(clip, copy)
+        headers = timed(len(copies), lambda: read_infos(copies))
+        start = timed(1, lambda: read_infos(copies[:READERS]))["cpu_seconds_each"]
 
     def audit() -> None:
         auditor = SampleAuditor(model, config.budget, processor)
@@ -75,7 +83,7 @@ def main() -> None:
         dataset.reader.close()
 
     built = timed(len(chosen), build)
-    per_clip = headers["cpu_seconds_each"] + audited["cpu_seconds_each"] * len(windows) / len(clips)
+    per_header = headers["cpu_seconds_each"] - start / len(copies)
     record = {
         "label": "measured; figures called derived are computed from measured processor time",
         "command": "python benchmarks/tokens/audit_speed.py",
@@ -86,18 +94,17 @@ def main() -> None:
         "versions": {name: importlib.metadata.version(name) for name in ("av", "numpy", "tokenizers", "transformers")},
         "rounds": ROUNDS,
         "clips": {"count": len(clips), "frames_each": infos[clips[0]].frames, "samples": len(windows)},
-        "headers_of_clips": headers | {"readers": READERS},
+        "headers_of_clips": headers | {"clips": len(copies), "readers": READERS, "cpu_seconds_to_start": start},
         "samples_audited": audited,
         "samples_built": built,
         "build_to_audit_cpu_ratio": round(built["cpu_seconds_each"] / audited["cpu_seconds_each"], 1),
-        "derived_clips_a_second_on_two_idle_cores": {
-            "headers_alone": round(2 / headers["cpu_seconds_each"], 1),
-            "header_and_one_sample": round(2 / (headers["cpu_seconds_each"] + audited["cpu_seconds_each"]), 1),
-            "header_and_all_its_samples": round(2 / per_clip, 1),
+        "derived_a_second": {
+            "clips_from_header_to_audit_on_two_cores": round(2 / (per_header + audited["cpu_seconds_each"]), 1),
+            "clips_with_known_headers_on_one_core": round(1 / audited["cpu_seconds_each"], 1),
         },
     }  # fmt: skip
     write_json(ROOT / "benchmarks" / "results" / "audit_speed.json", record)
-    print(record["derived_clips_a_second_on_two_idle_cores"], record["build_to_audit_cpu_ratio"])
+    print(record["derived_a_second"], record["build_to_audit_cpu_ratio"])
 
 
 if __name__ == "__main__":

@@ -308,6 +308,13 @@ def test_the_command_prints_the_audit_and_ends_with_0(small_run):
     assert record["coverage"]["samples"] == record["train"]["samples"] == len(record["train"]["per_sample"])
 
 
+def test_a_smoke_run_is_its_first_window_repeated(small_run):
+    settings = {"train.smoke": True, "train.gradient_accumulation_steps": 3}
+    audit = audit_run(load_run_config(small_run, settings))
+    assert len(audit.train.samples) == audit.coverage.samples == 2 * 4 * 3
+    assert len(set(audit.train.lengths)) == len(audit.train.histogram()) == 1
+
+
 def test_people_get_a_histogram(small_run):
     result = course(small_run)
     assert result.exit_code == 0

@@ -305,3 +305,8 @@ def test_the_prompt_is_the_templates_own(tiny_processor, item):
     text = render_prompt(tiny_processor, "Which parts are worth keeping?") + answer_text(tiny_processor, ANSWER)
     assert text.endswith(f"assistant\n{ANSWER}<|im_end|>")
     assert item["labels"].tolist()[-1] == tiny_processor.tokenizer.eos_token_id
+
+
+def test_the_page_explains_every_code():
+    page = (Path(__file__).parents[2] / "docs" / "audit.md").read_text()
+    assert [code for code, meaning in CODES.items() if f"| `{code}` | {meaning} |" not in page] == []

@@ -102,6 +102,9 @@ def test_a_cut_sample_is_whole(data, timed):
     for n, kept in enumerate(cut.kept_steps):
         assert kept[0] == 0
         strides = set(np.diff(kept).tolist())
+        # Spread over the whole clip: its end is not cut off.
+        total = int(item["video_grid_thw"][n, 0])
+        assert total - kept[-1] <= -(-total // len(kept))
         if not timed and len(kept) > 1:
             assert len(strides) == 1
             assert small["second_per_grid_ts"][n] == 0.5 * strides.pop()
