@@ -18,8 +18,8 @@ import numpy as np
 from course_lib.files import write_json
 from course_lib.media.video import FrameReader
 
-ROUNDS = 5
-CLIPS = ((320, 240, 300), (1280, 720, 150))
+ROUNDS = 3
+CLIPS = ((320, 240, 300), (1280, 720, 96))
 """(width, height, frames) of the synthetic clips; H.264, a key frame every 48 frames."""
 WANTED = 32
 
