@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from course_lib.catalog import catalogue
 from course_lib.config.run_config import RunConfig, load_run_config
 from course_lib.files import read_json
 from course_lib.memory.case import MemoryCase, case_from
@@ -99,6 +100,7 @@ def case_for_run(path: Path, *, ranks: int | None = None) -> MemoryCase:
     visual = sum(t * (h // 2) * (w // 2) for t, h, w in grids)
     length = visual + TEXT_PER_STEP * (steps if _per_step(run) else len(grids)) + TEXT_TOKENS
     supervised = run.train.loss == "supervised_positions"
+    ds_config = read_json(run.ds_config)
     return case_from(
         {
             "model": _model_of(run),
@@ -114,9 +116,10 @@ def case_for_run(path: Path, *, ranks: int | None = None) -> MemoryCase:
             "video_grids": [list(grid) for grid in grids],
             "loss": run.train.loss,
             "supervised_tokens": ANSWER_TOKENS if supervised else None,
-            "ds_config": read_json(run.ds_config),
+            "ds_config": ds_config,
             "world_size": run.ranks if ranks is None else ranks,
-            "load": "materialised",
+            # TrainingArguments exist before the model does, so transformers builds it under zero.Init at stage 3.
+            "load": "zero_init" if (ds_config.get("zero_optimization") or {}).get("stage") == 3 else "materialised",
         },
         where=str(path),
     )
@@ -154,5 +157,12 @@ def _per_step(run: RunConfig) -> bool:
 
 
 def _model_of(run: RunConfig) -> str:
+    """The model's directory; before it is downloaded, the catalogue entry that the directory is named after."""
     beside = run.source.parent / run.model
-    return str(beside) if beside.is_dir() else str(run.model)
+    if beside.is_dir():
+        return str(beside)
+    tail = Path(run.model).name.lower()
+    for entry in catalogue().values():
+        if tail == entry.name or tail in (hub_id.rsplit("/", 1)[-1].lower() for hub_id in entry.hub_ids):
+            return entry.name
+    return str(run.model)
