@@ -104,7 +104,7 @@ def _deepspeed(shape: ModelShape, case: MemoryCase, settings: Any) -> float:
 
 
 def _accelerate(shape: ModelShape) -> float:
-    """`accelerate estimate-memory`, its training cell for bfloat16: the largest of model, gradients, optimizer, step."""
+    """`accelerate estimate-memory`, its training cell for bfloat16: the largest of its four figures."""
     from accelerate.commands.estimate import estimate_training_usage
 
     usage = estimate_training_usage(4 * shape.total, "bfloat16")
@@ -154,16 +154,17 @@ def _page(result: dict) -> str:
         "# How far the memory predictions are off",
         "",
         "Measured: one NVIDIA H200, one process per case, three steps, `reset_peak_memory_stats` before each; torch",
-        "and transformers as in the last column (the predictions model the installed versions). Error is predicted divided",
-        "by measured, minus one, on `max_memory_allocated` of the last step. Written by `benchmarks/memory/errors.py`",
-        "from `benchmarks/results/memory_cases.json`. No constant was fitted to these cases: every block has its",
+        "and transformers as in the last column (the predictions model the installed versions). Error is predicted",
+        "divided by measured, minus one, on `max_memory_allocated` of the last step. Written by",
+        "`benchmarks/memory/errors.py` from `benchmarks/results/memory_cases.json`. No constant was fitted to these cases: every block has its",
         "source in torch, transformers, peft or DeepSpeed; cuDNN's attention workspace was read off the allocator's",
         "log. Held out: predicted before they were measured, and nothing was changed because of them.",
         "",
         "The other tools: DeepSpeed's `estimate_zero2/3_model_states_mem_needs` (model states only), `accelerate",
         "estimate-memory` (its training cell), and one line, 2Ψ + 10·positions·vocabulary + 2·positions·hidden·layers.",
         "",
-        "| cases | n | ours mean / worst | lowest | whole run worst | reserved worst | phase worst (of peak) | DeepSpeed mean | accelerate mean | one line mean |",
+        "| cases | n | ours mean / worst | lowest | whole run worst | reserved worst | phase worst (of peak) "
+        "| DeepSpeed mean | accelerate mean | one line mean |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name, s in result["summary"].items():
@@ -178,7 +179,8 @@ def _page(result: dict) -> str:
         )
     lines += [
         "",
-        "| case | measured GiB | predicted GiB | error | whole run | reserved | DeepSpeed | accelerate | one line | versions |",
+        "| case | measured GiB | predicted GiB | error | whole run | reserved "
+        "| DeepSpeed | accelerate | one line | versions |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for r in sorted(result["rows"], key=lambda row: (not row["traits"]["lora"], row["name"])):

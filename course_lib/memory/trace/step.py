@@ -57,8 +57,6 @@ class StepTrace:
     sizes: list[int]
     operations: list[str]
     batch_bytes: int
-    kept_slots: frozenset[int]
-    """Slots that the step's output object holds (logits and loss)."""
 
 
 LOSS_BEGINS = "loss_begins"
@@ -91,8 +89,6 @@ def trace_step(shape: ModelShape, case: MemoryCase, *, memory_efficient_linear: 
         )
         stack.enter_context(recorder)
         loss, output = forward_pass(model, batch, case, at_logits=lambda: recorder.mark(LOSS_BEGINS))
-        held = [recorder.slot_of(t) for t in output.values() if isinstance(t, torch.Tensor)]
-        kept = frozenset(slot for slot in held if slot is not None)
         if not case.outputs_kept:
             del output
         recorder.mark(FORWARD_ENDS)
@@ -108,7 +104,6 @@ def trace_step(shape: ModelShape, case: MemoryCase, *, memory_efficient_linear: 
         sizes=recorder.sizes,
         operations=recorder.operations,
         batch_bytes=sum(t.untyped_storage().nbytes() for t in batch.values()),
-        kept_slots=kept,
     )
 
 
@@ -146,9 +141,7 @@ def trace_evaluation(shape: ModelShape, case: MemoryCase) -> StepTrace:
         events = list(recorder.events)
         del output
     model.train()
-    return StepTrace(
-        events=events, sizes=recorder.sizes, operations=recorder.operations, batch_bytes=0, kept_slots=frozenset()
-    )
+    return StepTrace(events=events, sizes=recorder.sizes, operations=recorder.operations, batch_bytes=0)
 
 
 def _quantized(shape: ModelShape, case: MemoryCase) -> frozenset[int]:
