@@ -23,10 +23,8 @@ CACHE_BYTES = 512 * 1024**2
 
 
 def load_processor(directory: Path, budget: BudgetSection):
-    """The model's own processor with the budget set by the maintained knobs.
+    """The model's own processor with the budget set by the knobs that act (budget_settings).
 
-    Per-frame cap: `cap_pixels_per_frame` with `max_video_tokens`, which the video processors of Qwen2-VL and Qwen3-VL
-    honour only together and only as settings of the object (transformers 5.24, video_processing_qwen3_vl.py `resize`).
     Raises CourseError for a directory without processor files.
     """
     from transformers import AutoProcessor
@@ -46,18 +44,31 @@ def load_processor(directory: Path, budget: BudgetSection):
             where=str(directory),
             fix="Use a Qwen2.5-VL, Qwen3-VL or Qwen3.5 directory",
         )
-    pixels_per_token = (video.patch_size * video.merge_size) ** 2
-    longest_edge = max(video.size["longest_edge"], budget.max_tokens_per_frame * pixels_per_token * budget.frames)
-    processor.video_processor = type(video)(
-        **video.to_dict()
-        | {
-            "cap_pixels_per_frame": True,
-            "max_video_tokens": budget.max_tokens_per_frame,
-            "size": {"shortest_edge": budget.min_tokens_per_frame * pixels_per_token, "longest_edge": longest_edge},
-            "do_sample_frames": False,
-        }
-    )
+    settings = video.to_dict() | budget_settings(video, budget) | {"do_sample_frames": False}
+    processor.video_processor = type(video)(**settings)
     return processor
+
+
+def budget_settings(video: Any, budget: BudgetSection) -> dict[str, Any]:
+    """Settings of a video processor that cap each frame at budget.max_tokens_per_frame.
+
+    One name means two things (transformers 5.24, `resize` of the two classes). Qwen3-VL: `size` counts the whole clip,
+    and the cap per frame is `cap_pixels_per_frame` with `max_video_tokens`, which act only together and only as
+    settings of the object. Qwen2-VL and 2.5-VL: `size` counts one frame and is the cap; the same pair would be a budget
+    for the whole clip. Qwen3-VL's floor counts the whole clip too, so there a frame may stay below the minimum.
+    """
+    from transformers import Qwen2VLVideoProcessor
+
+    pixels_per_token = (video.patch_size * video.merge_size) ** 2
+    floor, cap = budget.min_tokens_per_frame * pixels_per_token, budget.max_tokens_per_frame * pixels_per_token
+    if isinstance(video, Qwen2VLVideoProcessor):
+        return {"cap_pixels_per_frame": False, "size": {"shortest_edge": floor, "longest_edge": cap}}
+    longest_edge = max(video.size["longest_edge"], cap * budget.frames)
+    return {
+        "cap_pixels_per_frame": True,
+        "max_video_tokens": budget.max_tokens_per_frame,
+        "size": {"shortest_edge": floor, "longest_edge": longest_edge},
+    }
 
 
 PER_VIDEO = ("pixel_values_videos", "video_grid_thw", "second_per_grid_ts")

@@ -202,6 +202,7 @@ def _trainer(
     memory: Any,
     checkpoint: Path | None,
 ):
+    from course_lib.train.audit_callback import BatchAudit, expected_of
     from course_lib.train.trainer import CourseTrainer, FirstStep, LogRows
 
     trainer = CourseTrainer(
@@ -218,6 +219,8 @@ def _trainer(
     if session.rank == 0:
         trainer.add_callback(LogRows(_journal(config, "train_log", checkpoint)))
     trainer.add_callback(FirstStep(trainer, session.say))
+    expected = expected_of(dataset)
+    trainer.add_callback(BatchAudit(trainer, processor, budget=config.budget, expected=expected, say=session.say))
     return trainer
 
 
