@@ -130,14 +130,26 @@ def test_a_reader_that_stops_reading_is_no_finding(kind):
 
 
 def test_overrides_are_read_as_yaml():
-    given = parse_overrides(["train.max_steps=3", "train.bf16=false", "lora.targets=[q_proj]", "output=a=b", "node="])
+    given = parse_overrides(["train.max_steps=3", "train.bf16=false", "lora.targets=[q_proj]", "task=a=b", "node="])
     assert given == {
         "train.max_steps": 3,
         "train.bf16": False,
         "lora.targets": ["q_proj"],
-        "output": "a=b",
+        "task": "a=b",
         "node": None,
     }
+
+
+def test_a_path_typed_as_an_override_counts_from_where_one_stands(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my model").mkdir()
+    given = parse_overrides(["output=runs/a", "model=my model", "data.train=/x/y.jsonl"])
+    assert given == {
+        "output": str(tmp_path / "runs" / "a"),
+        "model": str(tmp_path / "my model"),
+        "data.train": "/x/y.jsonl",
+    }
+    assert parse_overrides(["model=qwen3-vl-4b"]) == {"model": "qwen3-vl-4b"}
 
 
 @pytest.mark.parametrize(
