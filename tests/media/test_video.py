@@ -339,6 +339,7 @@ def test_an_interrupted_answer_is_never_taken_for_the_next(tmp_path, monkeypatch
         _assert_frames_are(reader.frames(path, [2]), [2])
 
 
+@pytest.mark.slow
 def test_memory_of_the_child_does_not_grow_with_the_length_of_the_clip(reader, tmp_path):
     path = write_clip(tmp_path / "p.mp4", frames=900, width=320, height=240)
     reader.frames(path, range(300))
