@@ -66,3 +66,8 @@ def test_nothing_large_or_generated_is_committed():
     files = [ROOT / name for name in listed.stdout.split("\0") if name]
     assert not [f for f in files if f.exists() and f.stat().st_size > 4_000_000]
     assert not [f for f in files if f.suffix in {".pt", ".bin", ".pyc"} or ".ipynb_checkpoints" in f.parts]
+
+
+def test_no_two_test_modules_have_one_name():
+    names = [path.name for path in (ROOT / "tests").rglob("*.py") if path.name != "conftest.py"]
+    assert sorted(names) == sorted(set(names))
