@@ -10,6 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.errors import CourseError
+from course_lib.units import human_bytes
+
+MAX_TEXT_BYTES = 256 * 1024**2
+"""Configs, annotations and journals are far below; what is above was named by mistake."""
 
 
 @contextlib.contextmanager
@@ -100,7 +104,13 @@ def write_json(path: Path, record: Any) -> None:
 
 
 def read_text(path: Path) -> str:
-    """Text of a UTF-8 file. Raises CourseError when it is missing, a folder, or not text."""
+    """Text of a UTF-8 file. Raises CourseError when it is missing, no ordinary file, very large, or not text."""
+    path = Path(path)
+    # A device such as /dev/zero never ends; a file that is piped in (<(…)) has no size and is read.
+    if path.is_char_device() or path.is_block_device():
+        raise CourseError("is a device, not a file", where=str(path))
+    if path.is_file() and path.stat().st_size > MAX_TEXT_BYTES:
+        raise CourseError(f"is larger than {human_bytes(MAX_TEXT_BYTES)}, which no config is", where=str(path))
     try:
         return Path(path).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:

@@ -76,5 +76,7 @@ if __name__ == "__main__":
         print(f"demo: {error.line()}", file=sys.stderr)
         sys.exit(error.exit_code or USAGE)
     except KeyboardInterrupt:
-        print("\ndemo: interrupted; make demo goes on from the last checkpoint", file=sys.stderr)
+        print(
+            "\ndemo: interrupted; make demo goes on from the last finished checkpoint, if there is one", file=sys.stderr
+        )
         sys.exit(130)

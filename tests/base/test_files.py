@@ -203,3 +203,15 @@ def test_a_line_separator_inside_a_text_does_not_break_a_json_line(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"question": "one\u2028two"}\n', encoding="utf-8")
     assert read_json_lines(path) == [{"question": "one\u2028two"}]
+
+
+def test_a_device_is_refused_before_it_is_read():
+    with pytest.raises(CourseError, match="is a device"):
+        read_text("/dev/zero")
+
+
+def test_a_file_too_large_to_be_a_config_is_refused_before_it_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr("course_lib.files.MAX_TEXT_BYTES", 10)
+    (tmp_path / "a.json").write_text("[" + "1," * 20 + "1]")
+    with pytest.raises(CourseError, match="is larger than 10 B"):
+        read_json(tmp_path / "a.json")

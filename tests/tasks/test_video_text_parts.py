@@ -39,7 +39,7 @@ def test_one_sample_for_two_ranks_is_refused_by_every_rank(one_sample, tiny_proc
         video_text._training_set(load_run_config(one_sample), session(2, []), tiny_processor)
     assert caught.value.exit_code == FINDING
     line = caught.value.line()
-    assert "1 sample for 2 ranks × micro batch 16" in line
+    assert "1 sample for 2 ranks × micro batch 2" in line
     assert "train.smoke" in line
 
 
@@ -48,10 +48,10 @@ def test_smoke_repeats_one_sample_until_every_rank_has_its_batch(one_sample, tin
     config = load_run_config(one_sample, {"train.smoke": True, "train.gradient_accumulation_steps": 3})
     dataset = video_text._training_set(config, session(2, said), tiny_processor)
     dataset.reader.close()
-    assert len(dataset) == 2 * 16 * 3
+    assert len(dataset) == 2 * 2 * 3
     assert len(set(dataset.windows)) == 1
     assert any("teaches nothing" in line for line in said)
-    assert any("96 samples on 2 ranks" in line for line in said)
+    assert any("12 samples on 2 ranks" in line for line in said)
 
 
 def test_provenance_hashes_what_was_read_and_keeps_secrets_out(new_small_run, monkeypatch):
