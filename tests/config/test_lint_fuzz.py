@@ -11,6 +11,8 @@ from course_lib.config.lint import lint
 from course_lib.config.schema import installed_schema
 from course_lib.config.tree import get, has, paths, put, without
 
+pytestmark = pytest.mark.slow
+
 SEED = 41
 SCHEMA = installed_schema()
 NAMES = sorted({name for block in SCHEMA.blocks.values() for name in block.keys})

@@ -17,6 +17,8 @@ from clean_configs import RAW, TRAINER
 from course_lib.config.lint import lint
 from course_lib.config.trainer_view import through_trainer
 
+pytestmark = pytest.mark.slow
+
 SEED = 20260
 RAW_MUTATIONS, TRAINER_MUTATIONS = 350, 150
 RANKS = 2

@@ -21,6 +21,8 @@ from course_lib.data.windows import Annotation, Window
 from course_lib.errors import CourseError
 from course_lib.media.video import VideoInfo
 
+pytestmark = pytest.mark.slow
+
 load_commands()
 BUDGET = BudgetSection(frames=16, max_tokens_per_frame=1, min_tokens_per_frame=1)
 

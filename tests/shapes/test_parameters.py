@@ -9,6 +9,8 @@ from course_lib.shapes.config import load_config, text_config
 from course_lib.shapes.parameters import read_shape
 from course_lib.shapes.stacks import plan_stack, shorten
 
+pytestmark = pytest.mark.slow
+
 PUBLISHED = {
     name: entry.checkpoint_parameters
     for name, entry in catalogue().items()

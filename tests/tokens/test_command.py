@@ -14,6 +14,8 @@ from course_lib.errors import CourseError
 sys.path.insert(0, str(Path(__file__).parents[1] / "media"))
 from clips import write_clip
 
+pytestmark = pytest.mark.slow
+
 load_commands()
 
 

@@ -16,6 +16,8 @@ from course_lib.tokens.families import BY_NAME, FAMILIES, VideoModel
 from course_lib.tokens.grids import video_grid
 from course_lib.tokens.text import clip_text
 
+pytestmark = pytest.mark.slow
+
 CLIPS = int(os.environ.get("COURSE_CLIPS_PER_FAMILY", "200"))
 CHECKED = [family for family in FAMILIES if family.checked]
 

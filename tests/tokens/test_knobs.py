@@ -14,6 +14,8 @@ from course_lib.tokens.families import video_model
 from course_lib.tokens.knobs import audit_environment, audit_knobs, judge_knob, parse_knobs
 from course_lib.tokens.routes import PROBES, Bench
 
+pytestmark = pytest.mark.slow
+
 MEASURED_WITH = "5.24"
 
 

@@ -10,6 +10,8 @@ from course_lib.errors import FINDING, CourseError
 from course_lib.models.supervised_loss import IGNORED
 from course_lib.train.audit_callback import BatchAudit, Expected, expected_of
 
+pytestmark = pytest.mark.slow
+
 PROMPT, ANSWER = "Which parts are worth keeping? ", "1.5-3.0"
 
 

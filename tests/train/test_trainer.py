@@ -15,6 +15,8 @@ from course_lib.train.checkpoints import checkpoints, remove_oldest, step_of
 from course_lib.train.journal import Journal, PhaseMemory
 from course_lib.train.trainer import UNFINISHED, CourseTrainer, FirstStep, LogRows
 
+pytestmark = pytest.mark.slow
+
 STEPS = 4
 
 
