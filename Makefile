@@ -10,7 +10,7 @@ export HF_HUB_OFFLINE ?= 1
 help:
 	@echo "make demo    install, then fine-tune video -> text on two CPU ranks and show that it learnt (8 minutes)"
 	@echo "make lab     open JupyterLab on notebooks/00_start_here.ipynb"
-	@echo "make test    all tests, minutes per part      make quick   the fast ones (2 minutes)"
+	@echo "make test    all tests, minutes per part      make quick   the fast ones"
 	@echo "make prove   the long proofs (three seeds); writes benchmarks/results"
 
 install: $(VENV)/.installed

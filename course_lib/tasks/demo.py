@@ -31,7 +31,7 @@ def demo(folder: Path) -> None:
 
 def _run(folder: Path, report: Path) -> None:
     unfinished = (folder / "settings.json").is_file()
-    print("Fine-tuning a tiny Qwen3-VL on two CPU ranks: DeepSpeed ZeRO-3, LoRA, bf16. About 6 minutes on 2 cores.")
+    print("Fine-tuning a tiny Qwen3-VL on two CPU ranks: DeepSpeed ZeRO-3, LoRA, bf16. About 7 minutes on 2 cores.")
     started = time.monotonic()
 
     def say(line: str) -> None:
